@@ -14,6 +14,7 @@ from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
 from opgate.service.core.request import Array, Options, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.isolation.loop_reader import runs_on
 from opgate.service.isolation.mail import WINDOW
 from opgate.service.isolation.tensors import BF16
 
@@ -81,11 +82,7 @@ class Running:
 
     def _do(self, what: Callable[[], None]) -> None:
         """Does something on the loop: at once, if this is it."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # this thread has no loop
-            here = False
-        if here:
+        if runs_on(self._loop):
             what()
             return
         try:

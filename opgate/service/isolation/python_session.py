@@ -27,6 +27,7 @@ from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.session import ModelSession
 from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
+from opgate.service.isolation.loop_reader import runs_on
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_job import Job
 from opgate.service.isolation.python_model import PythonOpening
@@ -247,10 +248,9 @@ class _PythonInstance:
         request that was left open."""
         self.batch = batch
         self.sent_ns = perf_counter_ns()
-        here = threading.get_ident()
 
         def tell(what: Callable[[], None]) -> None:
-            if threading.get_ident() == here:
+            if runs_on(loop):
                 loop.call_soon(what)
                 return
             with contextlib.suppress(RuntimeError):  # the loop has closed
