@@ -22,7 +22,7 @@ from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement, NotConfinedError, confine
 from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
-from opgate.service.isolation.session import ProcessSession, WorkerLimits, wait_before_start
+from opgate.service.isolation.session import ProcessSession, WorkerLimits
 from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
 from tests import PROJECT
 from tests.service.hostile_workers import WAYS, Hostile, Liar

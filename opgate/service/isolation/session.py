@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from opgate.child_process import wait_before_start
 from opgate.service.core.datatypes import BY_ONNX
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Request
@@ -27,9 +28,6 @@ from opgate.service.isolation.tensors import STRINGS, Entry, Layout, copy, view
 
 logger = logging.getLogger("opgate.worker")
 
-# After this many deaths without a run between, the next start waits: twice as long after each further death.
-_AT_ONCE = 3
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # Seconds in which a run waits for the start of a process in the place of one that died.
 _PATIENCE = 60.0
 
@@ -470,8 +468,3 @@ def _not_started(error: Exception) -> ServingError:
     """Returns the error of a start that failed because something is short, such as descriptors or memory."""
     text = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     return ServingError(Kind.UNAVAILABLE, f"no worker process can be started: {text}")
-
-
-def wait_before_start(failures: int) -> float:
-    """Returns how many seconds the next start of a process waits after so many deaths in a row."""
-    return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(failures - _AT_ONCE - 1, 10))
