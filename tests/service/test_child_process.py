@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from opgate.child_process import ChildProcess, tied
+from opgate.child_process import ChildProcess, tied, wait_before_start
 from tests.system.test_confinement import gone
 
 SLEEPS = ["sleep", "300"]
@@ -82,3 +82,7 @@ def test_what_it_leaves_behind_ends_too(reaped: bool) -> None:
         process.wait(20)
     assert process.end((signal.SIGCONT, 20.0)) == 7
     assert gone([left])
+
+
+def test_a_process_that_dies_for_a_day_still_starts_again() -> None:
+    assert [wait_before_start(n) for n in (1, 3, 4, 5, 6, 100_000)] == [0, 0, 0.5, 1, 2, 30]

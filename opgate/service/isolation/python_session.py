@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Request
@@ -32,7 +32,7 @@ from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_job import Job
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_talk import Talk, UnreadError
-from opgate.service.isolation.session import ProcessSession, WorkerLimits
+from opgate.service.isolation.worker_session import WorkerLimits, WorkerSession
 
 # Seconds in which a batch waits for the start of a process in the place of one that died.
 _PATIENCE = 60.0
@@ -40,10 +40,10 @@ _PATIENCE = 60.0
 _READY = 5.0
 
 
-class PythonSession(ProcessSession):
+class PythonSession(WorkerSession):
     """A `model.py` in a worker process of its own."""
 
-    takes_requests = True
+    takes_requests: Literal[True] = True
     MEMORIES = 2
 
     def __init__(
