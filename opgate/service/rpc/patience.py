@@ -31,8 +31,8 @@ class Watched(typing.Protocol):
 
 
 class Patience:
-    """Ends the connection of a client that doesn't speak, answer a ping, or take anything, and one without calls for too
-    long. One timer looks at all of it. Times are by the event loop's clock."""
+    """Ends the connection of a client that doesn't speak, answer a ping, or take anything, and one without calls. One
+    timer looks at all of it. Times are by the event loop's clock."""
 
     def __init__(self, watched: Watched, options: Options) -> None:
         self._watched: Watched | None = watched

@@ -64,8 +64,8 @@ class Server(typing.Protocol):
 class Protocol(asyncio.BufferedProtocol):
     """One connection of a server.
 
-    It is long, because reading, calls and sending share what is under way: one flush sends what all calls of a turn have
-    given, and what is unsent stops the reading and the calls.
+    It is long, because reading, calls and sending share what is under way: one flush sends what all calls of a turn
+    have given, and what is unsent stops the reading and the calls.
     """
 
     def __init__(self, server: Server) -> None:
