@@ -24,8 +24,8 @@ from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
 from opgate.service.execution.batch import Batch
 from opgate.service.execution.cost import CostCurve, HandOver
+from opgate.service.execution.instance import Closed, Finished, Instance
 from opgate.service.execution.session import ModelSession
-from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.loop_reader import runs_on
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
@@ -68,7 +68,7 @@ class PythonSession(WorkerSession):
             raise
 
     def instance(self, spec: ModelSpec, finished: Finished, closed: Closed) -> Instance:
-        """Returns what runs batches, see `Worker`."""
+        """Returns what runs batches."""
         return _PythonInstance(self, spec, finished, closed)
 
     def run_options(self) -> Any:
@@ -232,7 +232,7 @@ class PythonSession(WorkerSession):
 
 
 class _PythonInstance:
-    """Hands batches to the thread of a process. It has the methods of `Worker`."""
+    """An instance that hands its batches to the thread of a process."""
 
     def __init__(self, session: PythonSession, spec: ModelSpec, finished: Finished, closed: Closed) -> None:
         self.session: ModelSession = session
