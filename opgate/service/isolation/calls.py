@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
@@ -168,8 +168,8 @@ class Calls:
         if spec.streams and not call.streams:
             text = f"model '{call.model}' is decoupled: use exec(decoupled=True) or async_exec(decoupled=True)"
             raise ServingError(Kind.UNSUPPORTED, text)
-        heads = [Head(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
-        fit = check_inputs(spec, heads, self._limits)
+        infos = [TensorInfo(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
+        fit = check_inputs(spec, infos, self._limits)
         wanted = tuple(call.outputs) or tuple(spec.outputs)
         check_outputs(spec, wanted, self._limits)
         request = Request(

@@ -27,7 +27,7 @@ from opgate.service.isolation.calls import Calls, marked
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.process_calls import MOST_CALLS, CallsOfProcess
-from opgate.service.isolation.python_job import Job, head_of, response_of, settle
+from opgate.service.isolation.python_job import Job, envelope_of, response_of, settle
 from opgate.service.isolation.tensors import BF16
 from opgate.service.isolation.turns import Turns
 
@@ -274,8 +274,8 @@ class Talk(Turns):
         tensors = [(name, array if array.dtype != BF16 else array.view(np.uint16)) for name, array in tensors]
         kind, *rest = message
         if kind == "executed":
-            (heads,) = rest
-            self._executed(heads, tensors)
+            (envelopes,) = rest
+            self._executed(envelopes, tensors)
         elif kind == "failed":
             (text,) = rest
             self._failed(internal(str(text)))
@@ -304,7 +304,7 @@ class Talk(Turns):
         batch.begun_ns = batch.begun_ns or perf_counter_ns()
         names: list[str] = []
         arrays: list[Array] = []
-        heads: list[Any] = []
+        envelopes: list[Any] = []
         job.until = self._later()
         try:
             for request in requests:
@@ -313,12 +313,12 @@ class Talk(Turns):
                 names += feeds
                 arrays += [marked(job.spec.inputs.get(name), array) for name, array in feeds.items()]
                 number = next(self._next_number)
-                heads.append([number, len(feeds), *head_of(request)])
+                envelopes.append([number, len(feeds), *envelope_of(request)])
                 self._open[number] = _Open(number, request, job, job.until)
                 self._numbers[request] = number
             batch.executions += 1
             batch.infer_start_ns = perf_counter_ns()
-            self.say(["execute", heads], names, arrays)
+            self.say(["execute", envelopes], names, arrays)
             job.message = self._mail.sent + len(self._unsent)
         except NoRoomError as error:
             self._failed(ServingError(Kind.TOO_LARGE, str(error)))
@@ -330,23 +330,23 @@ class Talk(Turns):
             if request.unwanted:
                 self.leave(request)
 
-    def _executed(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+    def _executed(self, envelopes: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
         """Takes what `execute` has returned: for each request a response, an error, or nothing yet."""
         job = self._job
-        if job is None or len(heads) != len(job.running):
-            raise ValueError(f"{len(heads)} results")
+        if job is None or len(envelopes) != len(job.running):
+            raise ValueError(f"{len(envelopes)} results")
         self.ran = True
         rest: Iterator[tuple[str, Array]] = iter(tensors)
-        for request, head in zip(job.running, heads, strict=True):
+        for request, envelope in zip(job.running, envelopes, strict=True):
             one = self._open[self._numbers[request]]
-            if head is None:
+            if envelope is None:
                 self._leave_open(one)
                 continue
-            if head == "again":
+            if envelope == "again":
                 self._forget(one)
                 request.again = True
                 continue
-            count, error, parameters = head
+            count, error, parameters = envelope
             own = dict(islice(rest, int(count)))
             self._forget(one)
             settle(job.spec, request, own, error, parameters)
