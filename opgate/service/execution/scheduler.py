@@ -42,6 +42,9 @@ class Scheduler:
 
     Each instance has a session, and instances may share one. Every method runs on the event loop's thread, except
     `_execute`, which runs on the threads of the instances too.
+
+    It is long, because whatever comes or ends, a request, a run or a limit, changes the same queue and may start what is
+    next.
     """
 
     def __init__(

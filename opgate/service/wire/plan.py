@@ -17,8 +17,8 @@ from opgate.service.shared_memory import Regions
 from opgate.service.wire.kserve_rules import Output, find_sharing
 from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
 
-# So many plans are kept of a model, for envelopes of at most so many bytes. A plan keeps the envelopes of answers for so
-# many combinations of shapes.
+# So many plans are kept of a model, for envelopes of at most so many bytes. A plan keeps the envelopes of answers for
+# so many combinations of shapes.
 _MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
 _MAX_ANSWER_ENVELOPES = 16
