@@ -43,8 +43,8 @@ class Scheduler:
     Each instance has a session, and instances may share one. Every method runs on the event loop's thread, except
     `_execute`, which runs on the threads of the instances too.
 
-    It is long, because whatever comes or ends, a request, a run or a limit, changes the same queue and may start what is
-    next.
+    It is long, because whatever comes or ends, such as a request, a run or a wait, changes the same queue and may start
+    the next run.
     """
 
     def __init__(
