@@ -57,7 +57,7 @@ class Plan(Generic[A]):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether another request may have the same envelope. Ids and places in sequences differ."""
+        """Whether another request may have the same envelope: it has no id, and no place in a sequence."""
         return not self.id and self.options.sequence is None
 
     def request(self, arrays: dict[str, Array], regions: Regions | None, limits: Limits) -> Request:
@@ -112,7 +112,7 @@ class Plans(Generic[P]):
         return len(self._plans)
 
     def get(self, envelope: bytes) -> P | None:
-        """Returns the plan of a envelope, None if it is not kept."""
+        """Returns the plan of an envelope, None if it is not kept."""
         return self._plans.get(envelope)
 
     def keep(self, envelope: bytes, plan: P) -> None:
