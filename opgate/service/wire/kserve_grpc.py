@@ -71,7 +71,7 @@ _RAW_COST = 16
 _RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
 _CONTENTS_STRING_COST = 16
-# What a byte of a envelope costs that has to be checked.
+# What a byte of an envelope costs that has to be checked.
 _ENVELOPE_COST = 4
 # What a byte of strings costs that are read by a content type.
 _CONTENT_COST = 8
