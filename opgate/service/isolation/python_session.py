@@ -85,7 +85,7 @@ class PythonSession(WorkerSession):
             job.end(ServingError(Kind.UNAVAILABLE, refused))
             return
         talk = self._talk
-        if talk is None or not talk.go_on():
+        if talk is None or not talk.do(Talk.start_next):
             self.post(None)
 
     def _refusal(self) -> str:

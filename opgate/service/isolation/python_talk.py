@@ -161,7 +161,7 @@ class Talk(Turns):
         something must be looked at."""
         if self._fault is not None:
             raise self._fault
-        self._start_next()
+        self.start_next()
         if self._is_open and self._lends:
             self._lend(self._owner.calls.loop, self._mail.wakes)
         return self._is_open and not self._lent, 0.0 if self._mail.has_come else self._patience()
@@ -173,7 +173,7 @@ class Talk(Turns):
         if self._look_at and time.monotonic() >= self._look_at:
             self._look_for_late()
 
-    def _start_next(self) -> None:
+    def start_next(self) -> None:
         """Starts the run that is next, if there is none."""
         while self._job is None and self._jobs and not self._unsent:
             if self._on_loop and not self._jobs[0].is_small:
@@ -182,10 +182,6 @@ class Talk(Turns):
             self._start(self._jobs.popleft())
 
     # The event loop.
-
-    def go_on(self) -> bool:
-        """Starts the run that is next, see `do`."""
-        return self.do(Talk._start_next)
 
     def _leave_to_thread(self) -> None:
         self._owner.post(None)
@@ -199,7 +195,7 @@ class Talk(Turns):
         except EOFError:
             return False
         self._read()
-        self._start_next()
+        self.start_next()
         return True
 
     def _patience(self) -> float | None:
