@@ -1,11 +1,7 @@
-"""Child processes: how they start, end with their parent, are ended, and are started again.
-
-As a program, this file runs a command that is killed when the process whose number is the first argument has gone.
-"""
+"""Child processes: how they start, end with their parent, are ended, and are started again."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+# Has the kernel kill this process when its parent ends (PR_SET_PDEATHSIG). That holds for the command that takes its
+# place, too.
+_TIE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _SIGNALS = {
     signal.SIGSEGV: "SIGSEGV (a bad memory access)",
     signal.SIGBUS: "SIGBUS (a bad memory access)",
@@ -54,7 +57,7 @@ class ChildProcess(subprocess.Popen[Any]):
 
 def tied(command: Sequence[str]) -> list[str]:
     """Returns a command that runs `command` and is killed when the thread that starts it ends."""
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
 
 
 def cause_of_death(status: int, what: str) -> str:
@@ -69,10 +72,3 @@ def cause_of_death(status: int, what: str) -> str:
 def wait_before_start(failures: int) -> float:
     """Returns how many seconds the next start of a process waits after so many deaths in a row."""
     return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(failures - _AT_ONCE - 1, 10))
-
-
-if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # execve(2) keeps it
-    if os.getppid() == int(sys.argv[1]):
-        os.execvp(sys.argv[2], sys.argv[2:])
-    sys.exit(1)
