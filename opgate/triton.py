@@ -19,7 +19,6 @@ import urllib.request
 import venv
 import zipfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +29,7 @@ import typer
 
 import opgate
 from opgate import folders
+from opgate.child_process import ChildProcess, tied
 
 #: The version of nvidia-pytriton. It carries tritonserver 2.51.
 PACKAGE = "0.7.0"
@@ -261,7 +261,7 @@ def _shared_memory() -> str:
 
 def _run(line: list[str], variables: dict[str, str], address: str, start_timeout: float) -> int:
     """Runs the server until it ends, and passes SIGTERM and SIGINT on. Returns its exit status. Raises TritonError."""
-    server = subprocess.Popen(line, env=variables, start_new_session=True)
+    server = ChildProcess(tied(line), env=variables)
     # The stubs of the backend in Python end by themselves once the server has ended.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: server.send_signal(received))
@@ -275,9 +275,7 @@ def _run(line: list[str], variables: dict[str, str], address: str, start_timeout
             typer.echo(f"opgate: Triton listens on {address}", err=True)
         return server.wait()
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        server.end()
         for region in Path("/dev/shm").glob(f"{_shared_memory()}*"):
             region.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""How the files of the project depend on each other: no file and no room depends on itself."""
+"""How the code is divided: no file and no room depends on itself, and a long class says why it is one."""
 
 from __future__ import annotations
 
@@ -102,3 +102,16 @@ def test_no_room_depends_on_itself(files: Graph, package: str) -> None:
     between = rooms(files, package)
     assert len(between) > 5 and any(between.values())
     assert not (found := circles(between)), told(found)
+
+
+def test_a_long_class_says_why() -> None:
+    """A class of more than 250 lines says in its docstring: It is long, because ..."""
+    classes = {
+        f"{name}.{node.name}": node
+        for name, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and node.end_lineno is not None and node.end_lineno - node.lineno >= 250
+    }
+    assert classes
+    reasons = {name: " ".join((ast.get_docstring(node) or "").split()) for name, node in classes.items()}
+    assert not [name for name, text in reasons.items() if "It is long, because " not in text]

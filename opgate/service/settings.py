@@ -53,7 +53,10 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 class Settings(BaseSettings):
-    """The settings of a gateway. A value comes from an argument, else from an OPGATE_* variable, else the default."""
+    """The settings of a gateway. A value comes from an argument, else from an OPGATE_* variable, else the default.
+
+    It is long, because it is the one list of all settings.
+    """
 
     model_config = SettingsConfigDict(env_prefix="OPGATE_", extra="ignore", protected_namespaces=())
 

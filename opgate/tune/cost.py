@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from opgate.load.model import Input
-from opgate.service.core.checks import Head, check_inputs
+from opgate.service.core.checks import TensorInfo, check_inputs
 from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import Batch, execute
@@ -79,8 +79,8 @@ def sizes_of(spec: ModelSpec, rows: int) -> tuple[int, ...]:
 
 def request_of(spec: ModelSpec, inputs: Sequence[Input], settings: Settings) -> Request:
     """Makes a request. Raises ServingError if the model refuses the inputs."""
-    heads = [Head(given.name, given.datatype.name, given.array.shape) for given in inputs]
-    fit = check_inputs(spec, heads, limits_of(settings))
+    infos = [TensorInfo(given.name, given.datatype.name, given.array.shape) for given in inputs]
+    fit = check_inputs(spec, infos, limits_of(settings))
     arrays = {given.name: given.array for given in inputs}
     return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from opgate.child_process import ChildProcess, tied
 from opgate.load.http import HttpClient
 from opgate.load.model import Input, LoadError
 from opgate.load.run import Measured, Plan, Run
@@ -29,7 +30,7 @@ _START_SECONDS = 120
 class Gateway:
     """A gateway that serves one model on a free port of 127.0.0.1."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, model: str) -> None:
+    def __init__(self, process: ChildProcess, url: str, model: str) -> None:
         self._process, self._model = process, model
         self.url = url
 
@@ -68,16 +69,11 @@ def serving(repository: Path, config: Any, version: int) -> Iterator[Gateway]:
         # The gateway must say where it listens, whatever its variables are.
         command += ["--log-format", "json", "--log-level", "info", "--allow-http", "--no-grpc"]
         command += ["--http-host", "127.0.0.1", "--http-port", "0", "--backend", "onnxruntime"]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        process = ChildProcess(tied(command), stderr=subprocess.PIPE, text=True)
         try:
             yield Gateway(process, f"http://127.0.0.1:{_port(process)}", config.name)
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(40)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.end((signal.SIGTERM, 40.0))
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -88,7 +84,7 @@ def _link_or_copy(source: str, target: str) -> None:
     shutil.copy2(source, target)
 
 
-def _port(process: subprocess.Popen[str]) -> int:
+def _port(process: ChildProcess) -> int:
     """Waits until the gateway listens, and returns its port. Raises LoadError."""
     told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     log: list[str] = []
@@ -111,6 +107,5 @@ def _port(process: subprocess.Popen[str]) -> int:
     except queue.Empty:
         port = None
     if port is None:
-        process.kill()
         raise LoadError(f"the gateway did not start: {''.join(log[-5:]).strip()}")
     return port

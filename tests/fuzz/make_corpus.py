@@ -51,7 +51,7 @@ def json_tensors() -> dict[str, bytes]:
 
 
 def protobuf() -> dict[str, bytes]:
-    """Returns messages. The first byte: 1 for a small head, 2 for few parts; the second is the room for numbers."""
+    """Returns messages. The first byte: 1 for a small envelope, 2 for few parts; the second is the room for numbers."""
     kinds = {
         "bool_contents": [True, False, True],
         "int_contents": [1, -2, 1 << 30],

@@ -26,6 +26,7 @@ from opgate.ops_build.verification.supervision import EngineProcess, SupervisedE
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
 from tests.conftest import ALL, silent, thorough
+from tests.system.test_confinement import gone
 
 WAYS = {
     "good": "",
@@ -203,7 +204,9 @@ def test_many_endings_end_a_cell(options: BuildOptions, op: Op, tmp_path: Path) 
     assert cell.failures[-1] == "6 more cases were not run, because 3 cases ended the process"
 
 
-def test_ctrl_c_says_where_it_was(folder: Path, options: BuildOptions) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_when_it_ends_no_kernel_goes_on(folder: Path, options: BuildOptions, number: signal.Signals) -> None:
+    """After Ctrl-C it says where it was."""
     write_cases(folder, "loops")
     # A shell starts what runs in its background with Ctrl-C ignored.
     # With one library the only engine is ONNX Runtime, which has no long start that looks like a loop.
@@ -212,13 +215,13 @@ def test_ctrl_c_says_where_it_was(folder: Path, options: BuildOptions) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
         assert process.stdout is not None
         deadline = time.monotonic() + 300
-        while not (workers := looping(process.pid)) and time.monotonic() < deadline:
+        while not (engines := looping(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.2)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         text = process.stdout.read()
-        assert process.wait(20) == 130
-    assert "interrupted at Strays f32 on onnxruntime cpu: 3 values" in text
-    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        assert process.wait(20) == (130 if number == signal.SIGINT else -number)
+    assert number != signal.SIGINT or "interrupted at Strays f32 on onnxruntime cpu: 3 values" in text
+    assert engines and gone(engines)
 
 
 def looping(parent: int) -> list[int]:

@@ -80,10 +80,10 @@ def _raw(data: bytes, number: int | None = None, length: int | None = None) -> C
 
     def do(link: Link, question: Any) -> Any:
         talk = link._talk
-        begin = talk._own + channel._HEAD.size
+        begin = talk._own + channel._PREFIX.size
         talk.memory[begin : begin + len(data)] = data
         said = len(data) if length is None else length
-        channel._HEAD.pack_into(talk.memory, talk._own, said, link.number if number is None else number)
+        channel._PREFIX.pack_into(talk.memory, talk._own, said, link.number if number is None else number)
         os.write(talk.rings, b"!")
         time.sleep(60)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import ServingError
 from opgate.service.core.request import Options, Request, run
@@ -29,8 +29,8 @@ def spec_of(batching, max_batch_size=1, name="m"):
 def request(value=0.0, *, turns=1, rows=1, width=1, priority=0, timeout_us=0):
     """Returns a request whose answer is `value`, as the decoders make it."""
     inputs = {"x": np.full((rows, width), value, np.float32), "turns": np.full((rows, 1), turns, np.int64)}
-    heads = [Head(name, INPUTS[name].datatype.name, array.shape) for name, array in inputs.items()]
-    fit = check_inputs(spec_of(None, 1024), heads, Limits())
+    infos = [TensorInfo(name, INPUTS[name].datatype.name, array.shape) for name, array in inputs.items()]
+    fit = check_inputs(spec_of(None, 1024), infos, Limits())
     return Request(inputs, fit.rows, fit.key, ("y",), options=Options(timeout_us, priority))
 
 

@@ -87,7 +87,7 @@ def test_contents_of_grpc():
     asked = service_pb2.ModelInferRequest(model_name="m")
     asked.inputs.add(name="x", datatype="BYTES", shape=[3]).contents.bytes_contents.extend([JPEG, b"", "é".encode()])
     message = Message(asked.SerializeToString())
-    request = Decoder(LIMITS).decode(message, service_pb2.ModelInferRequest.FromString(message.head), spec)
+    request = Decoder(LIMITS).decode(message, service_pb2.ModelInferRequest.FromString(message.envelope), spec)
     assert request.inputs["x"].tolist() == [JPEG, "", "é"]
 
 

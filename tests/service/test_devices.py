@@ -209,7 +209,7 @@ def test_each_instance_on_a_gpu_has_a_session_and_those_on_the_cpu_share_one(rep
     assert [options.gpu for options in opened] == [0, 1, 0, 1, None]
     x = np.ones((1, 4), np.float32)
     used = []
-    for session in {id(s): s for s in (worker.session for worker in model.executor._workers)}.values():
+    for session in {id(s): s for s in (instance.session for instance in model.executor._instances.all)}.values():
         session.run = lambda outputs, feeds, options, session=session: used.append(session.gpu) or [feeds["x"] * 2]
 
     async def main():

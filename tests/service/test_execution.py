@@ -41,10 +41,10 @@ from tests.service.onnx_models import (
 
 def make_request(model, inputs, gateway, outputs=()):
     """Returns a checked request, as the decoders do."""
-    from opgate.service.core.checks import Head, check_inputs, check_outputs
+    from opgate.service.core.checks import TensorInfo, check_inputs, check_outputs
 
-    heads = [Head(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
-    fit = check_inputs(model.spec, heads, gateway.limits)
+    infos = [TensorInfo(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
+    fit = check_inputs(model.spec, infos, gateway.limits)
     names = check_outputs(model.spec, outputs, gateway.limits)
     return Request(inputs, fit.rows, fit.key, names, weight=fit.weight)
 

@@ -22,8 +22,9 @@ from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement, NotConfinedError, confine
 from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
-from opgate.service.isolation.session import ProcessSession, WorkerLimits, wait_before_start
+from opgate.service.isolation.session import ProcessSession
 from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
+from opgate.service.isolation.worker_session import WorkerLimits
 from tests import PROJECT
 from tests.service.hostile_workers import WAYS, Hostile, Liar
 
@@ -320,10 +321,6 @@ def test_a_model_that_can_not_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ServingError) as there:
         ProcessSession("bad", opening, WorkerLimits(60))
     assert (there.value.kind, there.value.message) == (here.value.kind, here.value.message)
-
-
-def test_a_process_that_dies_for_a_day_still_starts_again() -> None:
-    assert [wait_before_start(n) for n in (1, 3, 4, 5, 6, 100_000)] == [0, 0, 0.5, 1, 2, 30]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -233,7 +233,7 @@ def test_a_file_in_base64_in_a_request_of_kserve(post, datatype):
         return post(f"/v2/models/{path}/infer", json={"inputs": [tensor | {"shape": shape, "data": data}]})
 
     for shape in ([1], [1, 1]):
-        for _ in range(2):  # the second request finds the head of the first, and has a file of another size
+        for _ in range(2):  # the second request finds the envelope of the first, and has a file of another size
             for text, size in ((IN_BASE64, 12), ("data:image/png;base64,AAAA", 3), ("", 0)):
                 outputs = {output["name"]: output["data"] for output in ask(shape, [text]).json()["outputs"]}
                 assert outputs["scores"][0] == size

@@ -63,7 +63,7 @@ def test_a_batch_takes_the_highest_levels_first(tmp_path):
 
     async def main():
         async with started(tmp_path, Batching(False, (2,), 0, priority_levels=2, default_level=2), 2) as clients:
-            session = clients.scheduler._workers[0].session
+            session = clients.scheduler._instances.all[0].session
             real = session.run
 
             def watched(names, feeds, options=None):

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Options, Request, Sequence, run
 from tests.service.onnx_models import batching, double
@@ -22,7 +22,7 @@ START, END = 1, 2
 
 def request(spec, x, id, flags=0, timeout_us=0, outputs=("sum", "seen")):
     shape = (1, 1) if spec.batched else (1,)
-    fit = check_inputs(spec, [Head("x", "FP32", shape)], Limits())
+    fit = check_inputs(spec, [TensorInfo("x", "FP32", shape)], Limits())
     place = Sequence(id, bool(flags & START), bool(flags & END)) if id else None
     options = Options(timeout_us, sequence=place)
     return Request({"x": np.full(shape, x, np.float32)}, fit.rows, fit.key, outputs, options=options)

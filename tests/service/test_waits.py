@@ -1,8 +1,9 @@
-"""docs/waits.md has every place in service/ where something waits."""
+"""docs/waits.md has every place where the gateway waits: in service/, and in what starts its child processes."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +49,10 @@ def is_wait(call: ast.Call) -> bool:
 
 def found() -> set[str]:
     places = set()
-    for file in sorted((ROOT / "service").rglob("*.py")):
+    service = ROOT / "opgate" / "service"
+    for file in (*service.rglob("*.py"), ROOT / "opgate" / "child_process.py"):
         for place in waits(ast.parse(file.read_text())):
-            places.add(f"{file.relative_to(ROOT / 'service')}: {place}")
+            places.add(f"{os.path.relpath(file, service)}: {place}")
     return places
 
 

@@ -113,8 +113,8 @@ def test_round_trip(datatype, binary):
 def over_grpc(asked, model, limits=LIMITS):
     """Decodes a message as the gateway does, from its bytes."""
     message = kserve_grpc.Message(asked.SerializeToString())
-    head = service_pb2.ModelInferRequest.FromString(message.head)
-    return kserve_grpc.Decoder(limits).decode(message, head, model)
+    asked = service_pb2.ModelInferRequest.FromString(message.envelope)
+    return kserve_grpc.Decoder(limits).decode(message, asked, model)
 
 
 @pytest.mark.parametrize("datatype", list(DATATYPES))
@@ -186,9 +186,9 @@ def test_typed_contents_in_every_encoding(datatype):
             data = name + b"\x2a" + varint(len(body)) + body
             meant = getattr(service_pb2.ModelInferRequest.FromString(data).inputs[0].contents, field.name)
             message = kserve_grpc.Message(data)
-            head = service_pb2.ModelInferRequest.FromString(message.head)
-            assert head == base
-            array = kserve_grpc.Decoder(LIMITS).decode(message, head, model).inputs["x"]
+            asked = service_pb2.ModelInferRequest.FromString(message.envelope)
+            assert asked == base
+            array = kserve_grpc.Decoder(LIMITS).decode(message, asked, model).inputs["x"]
             wanted = [value.decode() for value in meant] if datatype == "BYTES" else list(meant)
             assert array.tolist() == wanted and array.dtype == (
                 object if datatype == "BYTES" else DATATYPES[datatype].dtype

@@ -81,7 +81,7 @@ def test_any_lists_of_bytes_come_back(clients, elements):
 
 @pytest.mark.parametrize("model", ["cell", "cached", "chain"])
 def test_a_picture_comes_back(client, protocol, model):
-    for _ in range(3):  # the second time the head is known, and the answer may be cached
+    for _ in range(3):  # the second time the envelope is known, and the answer may be cached
         result = client.infer(model, [tensor(CLIENTS[protocol], [JPEG], (1, 1))])
         assert result.as_numpy("y").tolist() == [[JPEG]]
 

@@ -65,7 +65,7 @@ def test_every_type(client, protocol, datatype):
             [f"{value}{digits}:{i}" for value, i in zip(row, indices, strict=True)]
             for row, indices in zip(values, [[2, 1, 3], [2, 0, 1]], strict=True)
         ]
-    for _ in range(3):  # the second time the head is known
+    for _ in range(3):  # the second time the envelope is known
         assert classes(client, protocol, f"identity_{datatype}", array, 3, datatype) == expected
 
 

@@ -80,7 +80,7 @@ def of(content):
 
 class TestBase64:
     def test_a_model_gets_and_gives_the_bytes(self, client, protocol):
-        for _ in range(2):  # the second time the head is known
+        for _ in range(2):  # the second time the envelope is known
             plain = client.infer("texts", [tensor(protocol, [IN_BASE64], "base64", (1, 1))], outputs=[wanted(protocol)])
             assert plain.as_numpy("y").tolist() == [[PICTURE]] and stated(plain.get_output("y")) == ""
             back = client.infer(

@@ -135,7 +135,7 @@ def test_encoders_may_order_fields_as_they_like(server):
 
 
 def test_repeated_heads_with_other_data(server):
-    """A head that came before is not checked again, its data is."""
+    """An envelope that came before is not checked again, its data is."""
     with channel(server) as client:
         call = client.unary_unary(INFER)
         for i in range(20):

@@ -204,7 +204,7 @@ def secret_rows(client: Client, k: int, rows: int = 1, width: int = 4) -> Array:
 
 
 def id_of(client: Client, k: int) -> str:
-    """Returns an id for two of three requests: those without one have the same head."""
+    """Returns an id for two of three requests: those without one have the same envelope."""
     return f"{client.secret.name}-{k}" if k % 3 else ""
 
 
@@ -638,7 +638,7 @@ async def plans(cell: Cell) -> None:
         outputs: dict[str, dict[str, Any]] = {name: {} for name in names} if k % 3 else {}
         return Asked(model, inputs, {n: both[n] for n in names}, id=id, parameters=own, outputs=outputs)
 
-    for _ in range(2):  # the second time their heads are known
+    for _ in range(2):  # the second time their envelopes are known
         await cell.ask_both(make)
 
 

@@ -284,7 +284,7 @@ def test_each_request_knows_whether_it_is_wanted(gateway: Server) -> None:
 def test_parameters_of_a_response(gateway: Server, protocol: str) -> None:
     client = connect(gateway, protocol)
     given = {"text": "ä", "number": 7, "flag": True}
-    for _ in range(2):  # the second request has the head of the first
+    for _ in range(2):  # the second request has the envelope of the first
         found = client.infer("tells", [tensor(protocol, "x", np.ones(1, np.float32), "FP32")]).get_response()
         if protocol == "http":
             assert found["parameters"] == given

@@ -151,7 +151,7 @@ class TestTensors:
     @pytest.mark.parametrize("datatype", TYPES)
     def test_every_type_there_and_back(self, client, protocol, region, datatype):
         register(client, region)
-        for turn in range(3):  # the second time the head is known
+        for turn in range(3):  # the second time the envelope is known
             array = np.roll(sample(datatype), turn)
             tensor, size = shared_input(protocol, array, datatype, region, 64)
             result = client.infer(f"identity_{datatype}", [tensor], outputs=[shared_output(protocol, size, 4096)])

@@ -17,7 +17,6 @@ import os
 import platform
 import queue
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from pathlib import Path
 from rich.console import Console
 
 from opgate import folders
+from opgate.child_process import ChildProcess, tied
 from opgate.ops_build.building.build import build, build_runner, runner_of
 from opgate.ops_build.building.manifest import left_out as read_left_out
 from opgate.ops_build.building.options import BuildError, BuildOptions
@@ -94,14 +94,13 @@ class Watch:
     def __init__(self, command: Sequence[str], silence: float, deadline: float) -> None:
         self.why_ended: str | None = None
         self._silence, self._deadline = silence, deadline
-        self._process = subprocess.Popen(
-            command,
+        self._process = ChildProcess(
+            tied(command),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env=os.environ | {"PYTHONPATH": os.pathsep.join([*_packages(), *sys.path])},
-            start_new_session=True,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._messages: list[str] = []
@@ -126,9 +125,7 @@ class Watch:
             while (line := self._next()) is not None:
                 yield line
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            code = self._process.wait()
+            code = self._process.end()
             for reader in self._readers:
                 reader.join(timeout=5)
         if self.why_ended is None and code:

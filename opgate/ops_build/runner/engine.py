@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from opgate.child_process import tied
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import EngineEnded
 from opgate.ops_build.engines.process_end import how_ended, last_words
@@ -69,7 +70,7 @@ class KernelsEngine:
             self._messages.seek(0)
             self._messages.truncate()
             self._process = subprocess.Popen(
-                self._command,
+                tied(self._command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._messages,

@@ -6,13 +6,13 @@ import contextlib
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
+from opgate.child_process import ChildProcess, tied
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded, EngineSource
 from opgate.ops_build.engines.process_end import how_ended, last_words
@@ -32,7 +32,7 @@ class EngineProcess:
     def __init__(self, source: EngineSource, time_limit: float = TIME_LIMIT) -> None:
         self._source = source
         self._time_limit = time_limit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self._messages: IO[bytes] | None = None
 
@@ -58,8 +58,8 @@ class EngineProcess:
     def _ask(self, question: tuple[Any, ...], limit: float) -> Any:
         if self._process is None:
             self._start()
-        process, connection = self._process, self._connection
-        assert process is not None and connection is not None
+        connection = self._connection
+        assert connection is not None
         try:
             connection.send(question)
             if not connection.poll(limit):
@@ -67,9 +67,7 @@ class EngineProcess:
                 raise EngineEnded(f"it took longer than {limit:g} seconds, so its process was ended")
             kind, answer = connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)  # its own exit status, not that of a kill
-            code, messages = self._stop()
+            code, messages = self._stop((signal.SIGCONT, 10.0))  # its own exit status, not that of a kill
             raise EngineEnded(f"{how_ended(code)}{': ' if messages else ''}{messages}") from None
         if kind == "ended":
             raise EngineEnded(answer)
@@ -80,27 +78,22 @@ class EngineProcess:
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
-        # A process group of its own: Ctrl-C goes to the parent alone, which ends this process.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "opgate.ops_build.verification.supervision", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
+        self._process = ChildProcess(
+            tied([sys.executable, "-m", "opgate.ops_build.verification.supervision", str(theirs.fileno())]),
+            [theirs.fileno()],
             stdout=self._messages,
             stderr=self._messages,
             env=os.environ | GUARD | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,
         )
         theirs.close()
         self._connection.send(self._source)
 
-    def _stop(self) -> tuple[int, str]:
-        """Ends the process if it still runs. Returns its exit status and the last lines that it wrote."""
+    def _stop(self, *steps: tuple[signal.Signals, float]) -> tuple[int, str]:
+        """Ends the process, see ChildProcess.end. Returns its exit status and the last lines that it wrote."""
         if self._process is None:
             return 0, ""
         assert self._connection is not None and self._messages is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        code = self._process.wait()
+        code = self._process.end(*steps)
         self._connection.close()
         self._messages.seek(0)
         messages = last_words(self._messages.read().decode(errors="replace"))

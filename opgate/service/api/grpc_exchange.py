@@ -21,8 +21,8 @@ from opgate.service.wire.kserve_grpc import Decoder
 from opgate.service.wire.kserve_json import size_of
 from opgate.service.wire.responses import refuse_decoupled
 
-# A head of so many bytes is parsed on a thread.
-_LONG_HEAD = 1 << 17
+# A envelope of so many bytes is parsed on a thread.
+_LONG_ENVELOPE = 1 << 17
 _OK = Code.OK.name
 
 
@@ -36,7 +36,7 @@ class GrpcExchange(Exchange[Parts]):
     def __init__(self, gateway: Gateway, call: Call, ids: Ids) -> None:
         super().__init__(gateway, ids=ids)
         self.call = call
-        self.id = ""  # what the client calls the request, when its head has been read
+        self.id = ""  # what the client calls the request, when its envelope has been read
         self._decoder: Decoder | None = None  # until it has kept how the request was read
         self._message: wire.Message | None = None  # until it has been decoded
 
@@ -78,11 +78,11 @@ class GrpcExchange(Exchange[Parts]):
                     self.start(served, plan.cost(message), lambda: decoder.repeat(message, plan))
                     return
             self._decoder = decoder
-            if len(message.head) < _LONG_HEAD:
-                self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.head))
+            if len(message.envelope) < _LONG_ENVELOPE:
+                self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.envelope))
             else:
                 self.on_thread(
-                    lambda: service_pb2.ModelInferRequest.FromString(message.head),
+                    lambda: service_pb2.ModelInferRequest.FromString(message.envelope),
                     lambda parsed: self._parsed(parsed.result),
                 )
         except Exception as error:

@@ -28,7 +28,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class TensorInfo:
     """A tensor as the client announced it, without its data."""
 
     name: str
@@ -49,37 +49,37 @@ class Fit:
     weight: int
 
 
-def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
+def check_inputs(spec: ModelSpec, infos: Sequence[TensorInfo], limits: Limits) -> Fit:
     """Checks every input of one request.
 
     Raises ServingError (INVALID, TOO_LARGE) that names the input, the expected value and the actual one.
     """
-    if len(heads) > limits.max_tensors:
-        raise ServingError(Kind.TOO_LARGE, f"the request has {len(heads)} inputs, the limit is {limits.max_tensors}")
-    seen = _by_name(spec, heads)
+    if len(infos) > limits.max_tensors:
+        raise ServingError(Kind.TOO_LARGE, f"the request has {len(infos)} inputs, the limit is {limits.max_tensors}")
+    seen = _by_name(spec, infos)
     rows: int | None = None
     first = ""
     parts: list[Hashable] = []
     weight = 0
     for tensor in spec.inputs.values():
-        head = seen.get(tensor.name)
-        if head is None:
+        info = seen.get(tensor.name)
+        if info is None:
             if not tensor.optional:
                 raise invalid(
                     f"input '{tensor.name}' of model '{spec.name}' is missing: expected {_expected(spec, tensor)}, "
                     f"got inputs {_names(seen)}"
                 )
             continue
-        elements = check_tensor(spec, tensor, head, limits)
+        elements = check_tensor(spec, tensor, info, limits)
         if spec.batched:
             if rows is None:
-                rows, first = head.shape[0], tensor.name
-            elif rows != head.shape[0]:
+                rows, first = info.shape[0], tensor.name
+            elif rows != info.shape[0]:
                 raise invalid(
                     f"inputs of model '{spec.name}' must have one batch size: '{first}' has {rows}, "
-                    f"'{tensor.name}' has {head.shape[0]}"
+                    f"'{tensor.name}' has {info.shape[0]}"
                 )
-        shape = _shape_in_batch(spec, tensor, head)
+        shape = _shape_in_batch(spec, tensor, info)
         if shape is None:
             weight += elements
             parts.append(tensor.name)
@@ -90,31 +90,31 @@ def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
     return Fit(rows or 1, tuple(parts), weight)
 
 
-def _shape_in_batch(spec: ModelSpec, tensor: TensorSpec, head: Head) -> tuple[int, ...] | None:
+def _shape_in_batch(spec: ModelSpec, tensor: TensorSpec, info: TensorInfo) -> tuple[int, ...] | None:
     """Returns the shape, without the batch dim, that an input must have in common with the others of its batch.
 
     None stands for any shape. Raises ServingError (TOO_LARGE) if the input is too large in the sizes of its buckets.
     """
     if tensor.ragged:
         return None
-    inner = head.shape[1:] if spec.batched else head.shape
+    inner = info.shape[1:] if spec.batched else info.shape
     if spec.padding is None or tensor.name not in spec.padding.inputs:
         return inner
     if not spec.padding.buckets:
         return None
     shape = rounded(spec.padding, tensor.name, inner)
-    elements = head.shape[0] * math.prod(shape)
+    elements = info.shape[0] * math.prod(shape)
     limit = spec.padding.inputs[tensor.name].max_elements
     if elements > limit:
         raise ServingError(
             Kind.TOO_LARGE,
             f"input '{tensor.name}' of model '{spec.name}': {elements} elements are over the limit of {limit} in shape "
-            f"{[head.shape[0], *shape]}, to which shape {list(head.shape)} is padded",
+            f"{[info.shape[0], *shape]}, to which shape {list(info.shape)} is padded",
         )
     return shape
 
 
-def _check_ties(spec: ModelSpec, seen: Mapping[str, Head]) -> None:
+def _check_ties(spec: ModelSpec, seen: Mapping[str, TensorInfo]) -> None:
     """Raises ServingError (INVALID) if dims that have one name in the model file differ.
 
     Padding could make them equal, so that a wrong request would be answered if it shares a batch.
@@ -130,23 +130,23 @@ def _check_ties(spec: ModelSpec, seen: Mapping[str, Head]) -> None:
                 )
 
 
-def _by_name(spec: ModelSpec, heads: Sequence[Head]) -> dict[str, Head]:
-    seen: dict[str, Head] = {}
-    for head in heads:
-        if head.name in seen:
-            raise invalid(f"input '{head.name}' of model '{spec.name}' was given twice")
-        if head.name not in spec.inputs:
-            raise invalid(f"model '{spec.name}' has no input '{head.name}', its inputs are {_names(spec.inputs)}")
-        seen[head.name] = head
+def _by_name(spec: ModelSpec, infos: Sequence[TensorInfo]) -> dict[str, TensorInfo]:
+    seen: dict[str, TensorInfo] = {}
+    for info in infos:
+        if info.name in seen:
+            raise invalid(f"input '{info.name}' of model '{spec.name}' was given twice")
+        if info.name not in spec.inputs:
+            raise invalid(f"model '{spec.name}' has no input '{info.name}', its inputs are {_names(spec.inputs)}")
+        seen[info.name] = info
     return seen
 
 
-def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits) -> int:
+def check_tensor(spec: ModelSpec, tensor: TensorSpec, info: TensorInfo, limits: Limits) -> int:
     """Checks one tensor and returns its number of elements. Raises ServingError (INVALID, TOO_LARGE)."""
     where = f"input '{tensor.name}' of model '{spec.name}'"
-    if head.datatype != tensor.datatype.name:
-        raise invalid(f"{where}: expected datatype {tensor.datatype.name}, got {head.datatype}")
-    shape = head.shape
+    if info.datatype != tensor.datatype.name:
+        raise invalid(f"{where}: expected datatype {tensor.datatype.name}, got {info.datatype}")
+    shape = info.shape
     if len(shape) > limits.max_rank:
         raise invalid(f"{where}: rank {len(shape)} is over the limit of {limits.max_rank}")
     if any(size < 0 for size in shape):

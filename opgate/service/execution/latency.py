@@ -15,8 +15,8 @@ from opgate.service.core.errors import ServingError, too_slow
 from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.cost import Profile, RunTimes
+from opgate.service.execution.instance import Instance
 from opgate.service.execution.waiting import Waiting
-from opgate.service.execution.worker import Instance
 
 # So many batches of a shape are looked at one by one.
 _PORTIONS = 64
@@ -75,7 +75,7 @@ class LatencyLimit:
         self._profile = profile
         self._waiting = waiting
 
-    def refusal(self, request: Request, workers: Sequence[Instance]) -> ServingError | None:
+    def refusal(self, request: Request, instances: Sequence[Instance]) -> ServingError | None:
         """Returns the error of a request that has come now if it is likely to be answered too late."""
         curve = self._profile.curves.get(request.key)
         if curve is None or curve.times is None:
@@ -86,7 +86,7 @@ class LatencyLimit:
         if curve.cheap(request.rows):  # runs on the event loop wait for no instance
             return self._refuse(request, now, answered_in(own, [], [0.0], self._max_rows))
         ahead = [Work(rows, times) for key, rows in others if (times := self._times(key)) is not None]
-        busy = [self._busy_ns(worker, now) for worker in workers]
+        busy = [self._busy_ns(instance, now) for instance in instances]
         error = self._refuse(request, now, answered_in(own, ahead, busy, self._max_rows))
         if error is not None and not curve.times.knows(batch := min(own.rows, self._max_rows)):
             curve.times.deny(batch)  # it never ran, and the refusals keep it from running
@@ -101,13 +101,13 @@ class LatencyLimit:
         expected = now_ns - request.received_ns + left_ns
         return too_slow(self._name, expected, self._limit_ns) if left_ns and expected > self._limit_ns else None
 
-    def _busy_ns(self, worker: Instance, now_ns: int) -> float:
-        batch = worker.batch
+    def _busy_ns(self, instance: Instance, now_ns: int) -> float:
+        batch = instance.batch
         if batch is None:
             return 0.0
         times = self._times(batch.requests[0].key)
         estimate = times.estimate(batch.rows) if times is not None else 0.0
-        return still_busy(estimate, now_ns - worker.sent_ns) if estimate else 0.0
+        return still_busy(estimate, now_ns - instance.sent_ns) if estimate else 0.0
 
     def _times(self, key: Hashable) -> RunTimes | None:
         curve = self._profile.curves.get(key)  # a shape that never ran gets no curve, because it would displace another

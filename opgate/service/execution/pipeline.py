@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
 from opgate.service.core.request import Array, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
@@ -330,8 +330,8 @@ class _Run:
         return parts
 
     def _sub_request(self, step: Step, arrays: dict[str, Array]) -> Request:
-        heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
-        fit = check_inputs(step.spec, heads, self._pipeline.limits)
+        infos = [TensorInfo(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+        fit = check_inputs(step.spec, infos, self._pipeline.limits)
         # A step has the priority of the whole. The time of the whole ends all its steps, so a step needs none.
         options = self._request.options
         if options.timeout_us:

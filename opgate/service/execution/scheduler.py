@@ -18,6 +18,7 @@ from opgate.service.execution.alarm import Alarm
 from opgate.service.execution.batch import Batch, execute, padding, try_out
 from opgate.service.execution.cost import CostCurve, Profile
 from opgate.service.execution.grouping import group_of
+from opgate.service.execution.instance import Instance, Instances, InstanceThread
 from opgate.service.execution.latency import LatencyLimit
 from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.padding import element_counts
@@ -26,7 +27,6 @@ from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.execution.session import ModelSession
 from opgate.service.execution.waiting import Line, Waiting
-from opgate.service.execution.worker import Instance, Worker
 from opgate.service.native.process import set_running
 
 logger = logging.getLogger("opgate.scheduler")
@@ -42,6 +42,9 @@ class Scheduler:
 
     Each instance has a session, and instances may share one. Every method runs on the event loop's thread, except
     `_execute`, which runs on the threads of the instances too.
+
+    It is long, because whatever comes or ends, such as a request, a run or a wait, changes the same queue and may start
+    the next run.
     """
 
     def __init__(
@@ -81,20 +84,20 @@ class Scheduler:
         self._ran_on_loop = False  # as long as it is False, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
-        self._workers: list[Instance] = [
+        instances: list[Instance] = [
             session.instance(spec, self._finished, self._closed_late)
             if session.takes_requests
-            else Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
+            else InstanceThread(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
             for i, session in enumerate(sessions)
         ]
+        # On the CPU the thread that ran last has warm caches. GPUs take turns.
+        self._instances = Instances(instances, claims, in_turn=sessions[0].gpu is not None)
+        self._idle = self._instances.idle
         self._open: set[Request] = set()  # requests that their runs have left open
-        self._claims = dict(zip(self._workers, claims, strict=bool(claims)))  # empty without a rate limiter
+        self._limited = bool(claims)  # whether a rate limiter decides when the instances run
         self._waits_for_resources = False
         for claim in claims:
             claim.wake = self._flush_soon
-        self._idle = deque(self._workers)
-        # On the CPU the thread that ran last has warm caches. GPUs take turns.
-        self._next_idle = self._idle.pop if sessions[0].gpu is None else self._idle.popleft
 
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
@@ -119,7 +122,7 @@ class Scheduler:
             return
         # An idle model accepts whatever it estimates, because only a run can show that the estimate is too high.
         if self._latency_limit is not None and (waiting.size or not self._idle):
-            error = self._latency_limit.refusal(request, self._workers)
+            error = self._latency_limit.refusal(request, self._instances.all)
             if error is not None:
                 self._fail(request, error)
                 return
@@ -172,7 +175,7 @@ class Scheduler:
         """Why the model is not ready: a run takes too long, or none of its processes runs."""
         if self._overdue:
             return self._overdue
-        reasons = [worker.session.down for worker in self._workers]
+        reasons = [instance.session.down for instance in self._instances.all]
         return reasons[0] if all(reasons) else ""
 
     @property
@@ -186,19 +189,14 @@ class Scheduler:
         if not self._at_rest():
             self._rest = asyncio.Event()
             await self._rest.wait()
-        for worker in self._workers:
-            worker.stop()
-        for session in {worker.session for worker in self._workers}:
-            await asyncio.to_thread(session.close)  # a large model takes a while
-        for claim in self._claims.values():
-            claim.remove()
+        await self._instances.close()
         if self._watch is not None:
             self._watch.cancel()
         if self._alarm is not None:
             self._alarm.close()
 
     def _at_rest(self) -> bool:
-        return not self._waiting.size and len(self._idle) == len(self._workers) and not self._open
+        return not self._waiting.size and len(self._idle) == len(self._instances.all) and not self._open
 
     def _await(self, request: Request, timeout_us: int, policy: QueuePolicy) -> None:
         """Lets a request that has no answer yet leave early, or wait behind others when its time is over."""
@@ -211,7 +209,7 @@ class Scheduler:
         """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
         if self._waiting.remove(request):
             self.statistics.pending = self._waiting.size
-            if self._claims:
+            if self._limited:
                 self._flush_soon()  # resources may be kept for a run that nobody needs any more
             self._fail(request, in_queue(error))
             self._rested()
@@ -224,10 +222,10 @@ class Scheduler:
 
     def stop_if_unwanted(self, request: Request) -> None:
         """Stops the run of a request if nobody waits for anything that it gives."""
-        for worker in self._workers:
-            worker.leave(request)
-            if worker.batch is not None and request in worker.batch.requests:
-                worker.batch.stop_if_unwanted()
+        for instance in self._instances.all:
+            instance.leave(request)
+            if instance.batch is not None and request in instance.batch.requests:
+                instance.batch.stop_if_unwanted()
 
     def _flush_soon(self) -> None:
         if not self._flush_due:
@@ -272,8 +270,8 @@ class Scheduler:
             if self._alarm is None:
                 self._alarm = Alarm(self._flush)
             self._alarm.set(wake_ns - perf_counter_ns())
-        if self._claims and not self._waits_for_resources and not self._flush_due:
-            self._withdraw()
+        if self._limited and not self._waits_for_resources and not self._flush_due:
+            self._instances.withdraw()
         self._rested()
 
     def learn(self, request: Request, wall_ns: int) -> None:
@@ -320,10 +318,11 @@ class Scheduler:
         Returns False if no instance can run it now. Calls `before_run` if the batch can run, before it runs.
         """
         batch.on_loop = batch.curve.cheap(batch.rows)
-        worker: Instance | None = None
-        if self._claims:
-            worker = self._with_resources()
-            if worker is None:
+        instance: Instance | None = None
+        if self._limited:
+            instance = self._instances.take_with_resources()
+            if instance is None:
+                self._waits_for_resources = True
                 return False
         elif not batch.on_loop and not self._idle:
             return False
@@ -335,57 +334,26 @@ class Scheduler:
             ON_LOOP.since_ns = batch.formed_ns
             self._execute(self.session, batch)
             ON_LOOP.since_ns = 0
-            if worker is not None:
-                self._release(worker)
+            if instance is not None:
+                self._instances.release(instance)
             self._complete(batch)
         else:
-            worker = worker or self._idle_worker()
+            instance = instance or self._instances.take()
             loop = asyncio.get_running_loop()
-            batch.options = worker.session.run_options()
-            worker.start(batch, loop)
+            batch.options = instance.session.run_options()
+            instance.start(batch, loop)
             if self._watch is None and self._run_timeout is not None:
                 self._watch = loop.call_later(self._run_timeout, self._look_for_overdue)
         return True
-
-    def _idle_worker(self) -> Instance:
-        """Takes an idle instance, if it can be one that isn't down."""
-        worker = self._next_idle()
-        if worker.session.down:
-            for other in self._idle:
-                if not other.session.down:
-                    self._idle.remove(other)
-                    self._idle.append(worker)
-                    return other
-        return worker
-
-    def _with_resources(self) -> Instance | None:
-        """Returns an instance that was idle and has taken its resources now, None if there is none."""
-        for worker in sorted(self._idle, key=lambda worker: self._claims[worker].turn):
-            if self._claims[worker].take():
-                self._idle.remove(worker)
-                return worker
-        self._waits_for_resources = True
-        return None
-
-    def _withdraw(self) -> None:
-        """Lets other models have the resources that nothing needs here now."""
-        for worker in self._idle:
-            self._claims[worker].withdraw()
-
-    def _release(self, worker: Instance) -> None:
-        """Takes an instance as idle after its run."""
-        if self._claims:
-            self._claims[worker].give_back()
-        self._idle.append(worker)
 
     def _look_for_overdue(self) -> None:
         """Ends the requests of runs that take too long. The model is not ready until the engine returns."""
         self._watch = None
         assert self._run_timeout is not None
         now = perf_counter_ns()
-        for worker in self._workers:
-            batch = worker.batch
-            if batch is None or batch.overdue or now - worker.sent_ns < self._run_timeout * 1e9:
+        for instance in self._instances.all:
+            batch = instance.batch
+            if batch is None or batch.overdue or now - instance.sent_ns < self._run_timeout * 1e9:
                 continue
             batch.overdue = True
             self.statistics.overdue += 1
@@ -400,7 +368,7 @@ class Scheduler:
             for line in list(self._waiting.lines.values()):
                 for request in list(line):
                     self._let_go(request, ServingError(Kind.UNAVAILABLE, self._overdue))
-        begun = [w.sent_ns for w in self._workers if w.batch is not None and not w.batch.overdue]
+        begun = [one.sent_ns for one in self._instances.all if one.batch is not None and not one.batch.overdue]
         if begun:
             delay = self._run_timeout - (now - min(begun)) / 1e9
             self._watch = asyncio.get_running_loop().call_later(delay, self._look_for_overdue)
@@ -410,18 +378,18 @@ class Scheduler:
         execute(session, self.spec, batch)
         set_running(None)
 
-    def _finished(self, worker: Instance, batch: Batch) -> None:
+    def _finished(self, instance: Instance, batch: Batch) -> None:
         back_ns = perf_counter_ns()
-        self._profile.hand_over.record(batch.begun_ns - worker.sent_ns + back_ns - batch.ended_ns)
-        worker.batch = None
-        if batch.overdue and not any(w.batch is not None and w.batch.overdue for w in self._workers):
+        self._profile.hand_over.record(batch.begun_ns - instance.sent_ns + back_ns - batch.ended_ns)
+        instance.batch = None
+        if batch.overdue and not any(one.batch is not None and one.batch.overdue for one in self._instances.all):
             self._overdue = ""
-            seconds = (back_ns - worker.sent_ns) / 1e9
+            seconds = (back_ns - instance.sent_ns) / 1e9
             logger.warning(
                 "the run that took too long has ended: model '%s' is ready again after %.1f s", self.spec.name, seconds
             )
         # The instance starts the next batch before the answers of this one are written.
-        self._release(worker)
+        self._instances.release(instance)
         if self._waiting.size:
             self._flush()
         self._complete(batch)

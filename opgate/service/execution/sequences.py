@@ -221,6 +221,8 @@ class SequenceScheduler:
     """Accepts requests for one model version with sequences and calls each back.
 
     Each sequence has at most one request in the engine. Every method runs on the event loop's thread.
+
+    It is long, because the requests of a sequence, its place and its state change together.
     """
 
     def __init__(

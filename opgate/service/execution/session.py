@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -83,13 +83,12 @@ class EngineTensor:
     shape: tuple[int | str | None, ...]
 
 
-class ModelSession(Protocol):
-    """An opened model file, in this process or in one of its own. See `Session` for the methods."""
+class _Opened(Protocol):
+    """A model that is open, in this process or in one of its own."""
 
     gpu: int | None
     intra_op_threads: int  # 0 if the gateway doesn't say how many
     isolated: bool  # whether it runs in a process of its own
-    takes_requests: bool  # whether it has `execute` and `instance` instead of `run`
     down: str  # why it can't run now
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
@@ -97,15 +96,30 @@ class ModelSession(Protocol):
 
     def run_options(self) -> Any: ...
 
+    def nodes(self) -> dict[str, set[str]]: ...
+
+    def close(self) -> None: ...
+
+
+class FileSession(_Opened, Protocol):
+    """An opened model file. See `Session` for the methods."""
+
+    takes_requests: Literal[False]
+
     def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
+
+
+class RequestSession(_Opened, Protocol):
+    """A model in Python, which gets the requests of a batch one by one. See `PythonSession` for the methods."""
+
+    takes_requests: Literal[True]
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None: ...
 
     def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any: ...
 
-    def nodes(self) -> dict[str, set[str]]: ...
 
-    def close(self) -> None: ...
+ModelSession = FileSession | RequestSession
 
 
 def _ort_options(options: SessionOptions) -> Any:
@@ -188,7 +202,7 @@ class Session:
     """
 
     isolated = False
-    takes_requests = False
+    takes_requests: Literal[False] = False
     down = ""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
@@ -296,14 +310,6 @@ class Session:
         if not all(isinstance(size, int) or size in known for size in sizes):
             return None
         return BoundRun(self._session, feeds, outputs)
-
-    def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
-        """Only a model in Python takes requests."""
-        raise NotImplementedError
-
-    def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any:
-        """Only a model in Python has instances of its own."""
-        raise NotImplementedError
 
     def _has_bytes(self, feeds: dict[str, Array]) -> bool:
         """Returns whether an input has an element that is not UTF-8. Raises EngineError if the engine can't take it."""

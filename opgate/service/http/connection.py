@@ -59,6 +59,8 @@ class HttpConnection(asyncio.Protocol):
     A request that needs no ASGI goes to the cycle that the service makes for it, others go to the application. Requests
     of a connection are answered one after the other, and the next one is read when the last one is answered, so a
     client that sends many at once costs no more than their bytes.
+
+    It is long, because what is read next, what is answered next and when the connection closes depend on each other.
     """
 
     transport: LingeringTransport

@@ -8,12 +8,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
 from opgate.service.core.request import Array, Options, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.isolation.loop_reader import runs_on
 from opgate.service.isolation.mail import WINDOW
 from opgate.service.isolation.tensors import BF16
 
@@ -81,11 +82,7 @@ class Running:
 
     def _do(self, what: Callable[[], None]) -> None:
         """Does something on the loop: at once, if this is it."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # this thread has no loop
-            here = False
-        if here:
+        if runs_on(self._loop):
             what()
             return
         try:
@@ -171,8 +168,8 @@ class Calls:
         if spec.streams and not call.streams:
             text = f"model '{call.model}' is decoupled: use exec(decoupled=True) or async_exec(decoupled=True)"
             raise ServingError(Kind.UNSUPPORTED, text)
-        heads = [Head(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
-        fit = check_inputs(spec, heads, self._limits)
+        infos = [TensorInfo(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
+        fit = check_inputs(spec, infos, self._limits)
         wanted = tuple(call.outputs) or tuple(spec.outputs)
         check_outputs(spec, wanted, self._limits)
         request = Request(

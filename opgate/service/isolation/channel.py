@@ -30,10 +30,10 @@ _UNWANTED = NOTE - 8
 #: Where mail.py counts the messages that each side has taken.
 COUNTS = _UNWANTED - 16
 _HALF = (COUNTS // 2) & ~63
-_HEAD = struct.Struct("<QQ")  # the length of the message, and the number of the run
+_PREFIX = struct.Struct("<QQ")  # the length of the message, and the number of the run
 _NUMBER = struct.Struct("<Q")
 #: Bytes of a message.
-MOST_BYTES = _HALF - _HEAD.size
+MOST_BYTES = _HALF - _PREFIX.size
 
 
 class MessageTooLongError(ValueError):
@@ -83,9 +83,9 @@ class Channel:
         """
         if len(data) > MOST_BYTES:
             raise MessageTooLongError(len(data))
-        begin = self._own + _HEAD.size
+        begin = self._own + _PREFIX.size
         self.memory[begin : begin + len(data)] = data
-        _HEAD.pack_into(self.memory, self._own, len(data), number)
+        _PREFIX.pack_into(self.memory, self._own, len(data), number)
         os.write(self.rings, b"!")
 
     def receive(self) -> tuple[bytes, int]:
@@ -100,10 +100,10 @@ class Channel:
 
         Raises ValueError if there can't be such a message.
         """
-        length, number = _HEAD.unpack_from(self.memory, self._peer)
+        length, number = _PREFIX.unpack_from(self.memory, self._peer)
         if length > MOST_BYTES:
             raise MessageTooLongError(length)
-        begin = self._peer + _HEAD.size
+        begin = self._peer + _PREFIX.size
         return self.memory[begin : begin + length], number
 
     def say_unwanted(self, number: int) -> None:

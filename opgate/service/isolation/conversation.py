@@ -240,7 +240,7 @@ class Conversation:
                 question.come(Answer(True, ("UNAVAILABLE", "the gateway has gone"), {}, []))
         else:
             if kind == "execute":
-                self._untaken.update((head[0], 0) for head in message[1])
+                self._untaken.update((envelope[0], 0) for envelope in message[1])
             self._tasks.append((message, tensors))
 
     # Event loops that read.

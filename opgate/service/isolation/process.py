@@ -9,9 +9,7 @@ import json
 import os
 import select
 import shutil
-import signal
 import struct
-import subprocess
 import sys
 import termios
 import threading
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import opgate
+from opgate.child_process import ChildProcess, cause_of_death
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.isolation import channel, keeper
 from opgate.service.isolation.channel import Channel
@@ -33,14 +32,6 @@ from opgate.service.isolation.memory import SharedMemory
 _LAST_WORDS = 3.0
 # Seconds in which the keeper of a process has ended it and all that it has started.
 _END = 15.0
-_SIGNALS = {
-    signal.SIGSEGV: "SIGSEGV (a bad memory access)",
-    signal.SIGBUS: "SIGBUS (a bad memory access)",
-    signal.SIGFPE: "SIGFPE (a bad calculation)",
-    signal.SIGILL: "SIGILL (an illegal instruction)",
-    signal.SIGABRT: "SIGABRT (it gave up)",
-    signal.SIGKILL: "SIGKILL (from outside; the kernel sends it when memory runs out)",
-}
 
 
 class WorkerDiedError(ServingError):
@@ -76,14 +67,8 @@ class WorkerProcess:
             wakes_worker, wakes, unwanted = (_pipe(failed) for _ in range(3))
             theirs = (shared.file, shared.size, self.tensors.file, tensor_bytes, wakes_worker[0], wakes[1], unwanted[0])
             files = (shared.file, self.tensors.file, wakes_worker[0], wakes[1], unwanted[0])
-            # In a session of its own no Ctrl-C reaches it: the gateway finishes its requests first.
-            self._process = subprocess.Popen(
-                [*command, json.dumps(asdict(confinement)), str(os.getpid()), *map(str, theirs)],
-                pass_fds=(*files, *kept),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=environment,
-            )
+            arguments = (json.dumps(asdict(confinement)), str(os.getpid()), *map(str, theirs))
+            self._process = ChildProcess([*command, *arguments], (*files, *kept), env=environment)
             failed.callback(self.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
             failed.pop_all()
@@ -158,9 +143,9 @@ class WorkerProcess:
         return Mail(self._messages, self.tensors, self._channel.rings, self._channel.wakes, worker=False)
 
     def end_late(self, why: str) -> None:
-        """Ends the process because something takes too long."""
+        """Ends the process because something takes too long. An abort lets it say where it hangs."""
         self._late = f"{why}, so the worker process was ended"
-        self._end_with_words()
+        self._process.end((keeper.ABORT, _LAST_WORDS), (keeper.END, _END))
 
     def _message(self, number: int) -> bytes:
         """Returns the message that has come. Raises WorkerDiedError if it is none, or one of another run."""
@@ -196,22 +181,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process and those that it has started. Returns when they have ended."""
-        self._tell_keeper(keeper.END)
-        self._end()
-
-    def _tell_keeper(self, what: signal.Signals) -> None:
-        """Sends a signal to the keeper, which goes on if somebody has stopped it."""
-        self._process.send_signal(what)
-        self._process.send_signal(signal.SIGCONT)
-
-    def _end(self) -> None:
-        """Waits until the process has ended, and ends it and its group by force if it doesn't in time."""
-        try:
-            self._process.wait(_END)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._process.end((keeper.END, _END))
 
     def death(self) -> str:
         """Returns what the process died of. It must have ended."""
@@ -234,14 +204,6 @@ class WorkerProcess:
 
     def __del__(self) -> None:
         self.free()
-
-    def _end_with_words(self) -> None:
-        """Ends a process that hangs. An abort lets it say where."""
-        self._tell_keeper(keeper.ABORT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LAST_WORDS)
-            return
-        self.kill()
 
 
 def _pipe(failed: contextlib.ExitStack) -> tuple[int, int]:
@@ -310,12 +272,3 @@ def command(python: Path | None = None) -> list[str]:
     if bash is None or not activate.is_file():
         return start
     return [bash, "-c", _ACTIVATED, str(activate), str(python.parents[1] / "lib"), *start]
-
-
-def cause_of_death(status: int, what: str) -> str:
-    """Returns the sentence that says what a process died of. `status` is that of subprocess, `what` names it."""
-    if status < 0:
-        number = signal.Signals(-status) if -status in set(signal.Signals) else None
-        name = _SIGNALS.get(number, number.name) if number is not None else f"signal {-status}"
-        return f"{what} died of {name}"
-    return f"{what} ended with the exit status {status}"

@@ -77,7 +77,7 @@ def bytes_of(array: Array) -> int:
     )
 
 
-def head_of(request: Request) -> list[Any]:
+def envelope_of(request: Request) -> list[Any]:
     """Returns what a message says of a request beside its tensors. Raises ServingError (INVALID) for parameters that no
     message has."""
     sequence, options = request.options.sequence, request.options

@@ -142,11 +142,11 @@ class PythonRunner:
                 _log_failure("finalize", error)
         self._talk.say(["finalized"])
 
-    def _execute(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+    def _execute(self, envelopes: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
         """Runs the requests of a batch, and tells the gateway what came of them."""
         answer: list[Any]
         outputs: list[tuple[str, Array]] = []
-        requests = self._requests(heads, tensors)
+        requests = self._requests(envelopes, tensors)
         del tensors
         try:
             responses = self._model.execute(requests)
@@ -172,9 +172,9 @@ class PythonRunner:
         _log_failure("execute", error)
         return ["failed", _failure(error)]
 
-    def _requests(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> list[utils.InferenceRequest]:
+    def _requests(self, envelopes: Sequence[Any], tensors: list[tuple[str, Array]]) -> list[utils.InferenceRequest]:
         requests = []
-        for number, count, request_id, correlation_id, flags, timeout, parameters, outputs in heads:
+        for number, count, request_id, correlation_id, flags, timeout, parameters, outputs in envelopes:
             own, tensors = tensors[:count], tensors[count:]
             request = utils.InferenceRequest(
                 request_id=request_id,
@@ -204,21 +204,21 @@ class PythonRunner:
         for response in responses:
             if response is not None and not isinstance(response, utils.InferenceResponse):
                 raise PythonModelError(f"execute: expected pb_utils.InferenceResponse, got {type(response).__name__}")
-        heads: list[Any] = []
+        envelopes: list[Any] = []
         tensors: list[tuple[str, Array]] = []
         for response, request in zip(responses, requests, strict=True):
             again = request._release_flags == utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
             if again and response is not None:
                 raise PythonModelError("execute: expected None for a request that is to come again, got a response")
             if response is None:
-                heads.append("again" if again else None)
+                envelopes.append("again" if again else None)
                 if again:
                     self._talk.forget(request.get_response_sender().number)
                 continue
             own, error, parameters = request.get_response_sender().returned(response)
-            heads.append([len(own), error, parameters])
+            envelopes.append([len(own), error, parameters])
             tensors += own
-        return heads, tensors
+        return envelopes, tensors
 
     def _run_in_background(self, responses: Any, requests: Sequence[utils.InferenceRequest]) -> None:
         """Runs the coroutine of a decoupled model. If it fails, so do the requests that it has not answered."""

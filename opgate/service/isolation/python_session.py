@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Request
@@ -24,14 +24,15 @@ from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
 from opgate.service.execution.batch import Batch
 from opgate.service.execution.cost import CostCurve, HandOver
+from opgate.service.execution.instance import Closed, Finished, Instance
 from opgate.service.execution.session import ModelSession
-from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
+from opgate.service.isolation.loop_reader import runs_on
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_job import Job
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_talk import Talk, UnreadError
-from opgate.service.isolation.session import ProcessSession, WorkerLimits
+from opgate.service.isolation.worker_session import WorkerLimits, WorkerSession
 
 # Seconds in which a batch waits for the start of a process in the place of one that died.
 _PATIENCE = 60.0
@@ -39,10 +40,10 @@ _PATIENCE = 60.0
 _READY = 5.0
 
 
-class PythonSession(ProcessSession):
+class PythonSession(WorkerSession):
     """A `model.py` in a worker process of its own."""
 
-    takes_requests = True
+    takes_requests: Literal[True] = True
     MEMORIES = 2
 
     def __init__(
@@ -67,7 +68,7 @@ class PythonSession(ProcessSession):
             raise
 
     def instance(self, spec: ModelSpec, finished: Finished, closed: Closed) -> Instance:
-        """Returns what runs batches, see `Worker`."""
+        """Returns what runs batches."""
         return _PythonInstance(self, spec, finished, closed)
 
     def run_options(self) -> Any:
@@ -84,7 +85,7 @@ class PythonSession(ProcessSession):
             job.end(ServingError(Kind.UNAVAILABLE, refused))
             return
         talk = self._talk
-        if talk is None or not talk.go_on():
+        if talk is None or not talk.do(Talk.start_next):
             self.post(None)
 
     def _refusal(self) -> str:
@@ -231,7 +232,7 @@ class PythonSession(ProcessSession):
 
 
 class _PythonInstance:
-    """Hands batches to the thread of a process. It has the methods of `Worker`."""
+    """An instance that hands its batches to the thread of a process."""
 
     def __init__(self, session: PythonSession, spec: ModelSpec, finished: Finished, closed: Closed) -> None:
         self.session: ModelSession = session
@@ -247,10 +248,9 @@ class _PythonInstance:
         request that was left open."""
         self.batch = batch
         self.sent_ns = perf_counter_ns()
-        here = threading.get_ident()
 
         def tell(what: Callable[[], None]) -> None:
-            if threading.get_ident() == here:
+            if runs_on(loop):
                 loop.call_soon(what)
                 return
             with contextlib.suppress(RuntimeError):  # the loop has closed

@@ -27,7 +27,7 @@ from opgate.service.isolation.calls import Calls, marked
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.process_calls import MOST_CALLS, CallsOfProcess
-from opgate.service.isolation.python_job import Job, head_of, response_of, settle
+from opgate.service.isolation.python_job import Job, envelope_of, response_of, settle
 from opgate.service.isolation.tensors import BF16
 from opgate.service.isolation.turns import Turns
 
@@ -161,7 +161,7 @@ class Talk(Turns):
         something must be looked at."""
         if self._fault is not None:
             raise self._fault
-        self._start_next()
+        self.start_next()
         if self._is_open and self._lends:
             self._lend(self._owner.calls.loop, self._mail.wakes)
         return self._is_open and not self._lent, 0.0 if self._mail.has_come else self._patience()
@@ -173,7 +173,7 @@ class Talk(Turns):
         if self._look_at and time.monotonic() >= self._look_at:
             self._look_for_late()
 
-    def _start_next(self) -> None:
+    def start_next(self) -> None:
         """Starts the run that is next, if there is none."""
         while self._job is None and self._jobs and not self._unsent:
             if self._on_loop and not self._jobs[0].is_small:
@@ -182,10 +182,6 @@ class Talk(Turns):
             self._start(self._jobs.popleft())
 
     # The event loop.
-
-    def go_on(self) -> bool:
-        """Starts the run that is next, see `do`."""
-        return self.do(Talk._start_next)
 
     def _leave_to_thread(self) -> None:
         self._owner.post(None)
@@ -199,7 +195,7 @@ class Talk(Turns):
         except EOFError:
             return False
         self._read()
-        self._start_next()
+        self.start_next()
         return True
 
     def _patience(self) -> float | None:
@@ -274,8 +270,8 @@ class Talk(Turns):
         tensors = [(name, array if array.dtype != BF16 else array.view(np.uint16)) for name, array in tensors]
         kind, *rest = message
         if kind == "executed":
-            (heads,) = rest
-            self._executed(heads, tensors)
+            (envelopes,) = rest
+            self._executed(envelopes, tensors)
         elif kind == "failed":
             (text,) = rest
             self._failed(internal(str(text)))
@@ -304,7 +300,7 @@ class Talk(Turns):
         batch.begun_ns = batch.begun_ns or perf_counter_ns()
         names: list[str] = []
         arrays: list[Array] = []
-        heads: list[Any] = []
+        envelopes: list[Any] = []
         job.until = self._later()
         try:
             for request in requests:
@@ -313,12 +309,12 @@ class Talk(Turns):
                 names += feeds
                 arrays += [marked(job.spec.inputs.get(name), array) for name, array in feeds.items()]
                 number = next(self._next_number)
-                heads.append([number, len(feeds), *head_of(request)])
+                envelopes.append([number, len(feeds), *envelope_of(request)])
                 self._open[number] = _Open(number, request, job, job.until)
                 self._numbers[request] = number
             batch.executions += 1
             batch.infer_start_ns = perf_counter_ns()
-            self.say(["execute", heads], names, arrays)
+            self.say(["execute", envelopes], names, arrays)
             job.message = self._mail.sent + len(self._unsent)
         except NoRoomError as error:
             self._failed(ServingError(Kind.TOO_LARGE, str(error)))
@@ -330,23 +326,23 @@ class Talk(Turns):
             if request.unwanted:
                 self.leave(request)
 
-    def _executed(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+    def _executed(self, envelopes: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
         """Takes what `execute` has returned: for each request a response, an error, or nothing yet."""
         job = self._job
-        if job is None or len(heads) != len(job.running):
-            raise ValueError(f"{len(heads)} results")
+        if job is None or len(envelopes) != len(job.running):
+            raise ValueError(f"{len(envelopes)} results")
         self.ran = True
         rest: Iterator[tuple[str, Array]] = iter(tensors)
-        for request, head in zip(job.running, heads, strict=True):
+        for request, envelope in zip(job.running, envelopes, strict=True):
             one = self._open[self._numbers[request]]
-            if head is None:
+            if envelope is None:
                 self._leave_open(one)
                 continue
-            if head == "again":
+            if envelope == "again":
                 self._forget(one)
                 request.again = True
                 continue
-            count, error, parameters = head
+            count, error, parameters = envelope
             own = dict(islice(rest, int(count)))
             self._forget(one)
             settle(job.spec, request, own, error, parameters)

@@ -1,52 +1,24 @@
-"""A model in a worker process. It has the methods of `Session`, and it starts again when the process dies."""
+"""A model file in a worker process: how it runs, as in the gateway's own process."""
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
-import select
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from opgate.service.core.datatypes import BY_ONNX
 from opgate.service.core.errors import Kind, ServingError
-from opgate.service.core.request import Request
-from opgate.service.core.spec import ModelSpec
-from opgate.service.execution.session import EngineError, EngineTensor
+from opgate.service.execution.session import EngineError
 from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array
 from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening
-from opgate.service.isolation.process import WorkerDiedError, WorkerProcess, command, environment
+from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.tensors import STRINGS, Entry, Layout, copy, view
+from opgate.service.isolation.worker_session import WorkerLimits, WorkerSession
 
-logger = logging.getLogger("opgate.worker")
-
-# After this many deaths without a run between, the next start waits: twice as long after each further death.
-_AT_ONCE = 3
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # Seconds in which a run waits for the start of a process in the place of one that died.
 _PATIENCE = 60.0
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """What the operator allows the worker processes of all models.
-
-    A run that takes longer than `run_timeout` seconds ends its process, and so does a model that isn't open after
-    `start_timeout`. The tensors of a run may have `tensor_bytes`. `environment` are names of variables that a worker
-    gets, with * and ?.
-    """
-
-    run_timeout: float
-    tensor_bytes: int = 1 << 32
-    environment: tuple[str, ...] = ()
-    start_timeout: float = 1200.0
 
 
 class _RunOptions:
@@ -74,17 +46,12 @@ class _RunOptions:
 class Run:
     """A run in a process, and when it must have ended, by time.monotonic()."""
 
-    __slots__ = ("_timeout", "number", "process", "until")
+    __slots__ = ("number", "process", "until")
 
     def __init__(self, process: WorkerProcess, number: int, timeout: float) -> None:
         self.process = process
         self.number = number
-        self._timeout = timeout
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Lets the time of the run begin now."""
-        self.until = time.monotonic() + self._timeout
+        self.until = time.monotonic() + timeout
 
     def copies(self, entries: Sequence[Entry], most: int) -> list[tuple[str, Array]]:
         """Returns names and copies of at most so many tensors in the memory of the process. Raises ValueError,
@@ -124,101 +91,25 @@ class _SmallRuns:
         self.results[key] = [view(entry, self._memory.memory, self._memory.size)[1] for entry in entries]
 
 
-class ProcessSession:
-    """A model in a worker process of its own. It has the methods of `Session`, and one run at a time."""
+class ProcessSession(WorkerSession):
+    """A model file in a worker process of its own. It has the methods of `Session`, and one run at a time."""
 
-    takes_requests = False
-    isolated = True
-    #: How many times the memory of a run a process shares with the gateway.
-    MEMORIES = 1
+    takes_requests: Literal[False] = False
     #: Bytes of tensors that stay in memory between runs.
     KEPT_BYTES = 1 << 26
 
-    def __init__(self, name: str, opening: Opening, limits: WorkerLimits, python: Path | None = None) -> None:
-        """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model.
-
-        `python` is the interpreter of another environment.
-        """
-        self._name = name
-        self._opening = pickle.dumps(opening)
-        self._confinement = opening.confinement
-        self._files = opening.files
-        self._command = command() if python is None else command(python)
-        self._limits = limits
-        self._late = f"a run took longer than {limits.run_timeout:g} s"
+    def __init__(self, name: str, opening: Opening, limits: WorkerLimits) -> None:
+        """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model."""
         self._runs = threading.Lock()
         self._run_number = 0
         self._small: _SmallRuns | None = None
-        self._changed = threading.Condition()
-        self._process: WorkerProcess | None = None
-        self._closed = False
-        self._failures = 0  # deaths and failed starts since the last run that returned
-        self.down = ""  # why the model can't run now, while nobody tries to start the process
-        self.deaths = 0
-        self._first: Any = None  # what the first start found, or its error
-        self._end = os.eventfd(0, os.EFD_CLOEXEC)
-        # The process ends with the thread that starts it. See keeper.py.
-        self._thread = threading.Thread(target=self._supervise, name=f"worker-{name}", daemon=True)
-        self._thread.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._first is not None)
-        if isinstance(self._first, ServingError):
-            self._thread.join()
-            os.close(self._end)
-            raise self._first
-        self.description: dict[str, Any] = self._first  # type: ignore[assignment]  # set by _supervise
-        try:
-            self._describe()
-        except (TypeError, ValueError, AttributeError) as error:
-            self.close()
-            text = f"its worker process says of the model what no model has: {error}"
-            raise ServingError(Kind.UNAVAILABLE, text) from None
-        options = getattr(opening, "options", None)
-        self.gpu = getattr(options, "gpu", None)
-        self.intra_op_threads: int = getattr(options, "intra_op_threads", 0)
-
-    @property
-    def asks_ready(self) -> bool:
-        """Whether the model says itself whether it is ready."""
-        return False
-
-    def ask_ready(self) -> Future[str]:
-        """Asks a model that `asks_ready`. The result is why it isn't ready, or empty."""
-        raise NotImplementedError
-
-    def _describe(self) -> None:
-        """Takes over what the process says of the model."""
-        self.inputs, self.outputs, self.defaulted = (
-            tuple(
-                EngineTensor(str(name), str(type_), tuple(shape))
-                for name, type_, shape in self.description.get(kind, ())
-            )
-            for kind in ("inputs", "outputs", "defaulted")
-        )
-        self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
+        self._late = f"a run took longer than {limits.run_timeout:g} s"
+        super().__init__(name, opening, limits)
         self._expected = {tensor.name: tensor for tensor in self.outputs}
-        missing = "; ".join(map(str, self.description.get("missing", ())))
-        logger.info(
-            "a worker process runs model '%s': %s%s",
-            self._name,
-            replace(self._confinement, counted=bool(self.description.get("counted"))),
-            f". Not in force: {missing}" if missing else "",
-            extra={"model": self._name},
-        )
-
-    @property
-    def pid(self) -> int:
-        """The number of the process, 0 while there is none."""
-        process = self._process
-        return 0 if process is None else process.pid
 
     def run_options(self) -> Any:
         """Returns options for one run, see `_RunOptions`."""
         return _RunOptions()
-
-    def nodes(self) -> dict[str, set[str]]:
-        """Returns the op types of the nodes by provider, in a session on a GPU."""
-        return self._nodes
 
     def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
         """Runs the model and returns the named outputs, as views of the memory that it shares with the process.
@@ -267,14 +158,6 @@ class ProcessSession:
             process.tensors.keep(self.KEPT_BYTES)
         return found
 
-    def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
-        """Only a model in Python takes requests."""
-        raise NotImplementedError
-
-    def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any:
-        """Only a model in Python has instances of its own."""
-        raise NotImplementedError
-
     def _write(self, process: WorkerProcess, layout: Layout) -> None:
         """Copies the inputs of a run to the shared memory. Raises ServingError (TOO_LARGE) if they have no room."""
         memory = process.tensors
@@ -314,9 +197,8 @@ class ProcessSession:
         try:
             answer = process.parsed(data)
             while answer[0] not in ("done", "error"):
-                reply = encoded(self._reply(run, answer))
-                if len(reply) > MOST_BYTES:
-                    reply = encoded(["error", Kind.TOO_LARGE.value, f"the answer has {len(reply)} bytes of names"])
+                text = f"the gateway doesn't know {str(answer[0])[:80]}"
+                reply = encoded(["error", Kind.UNSUPPORTED.value, text])
                 answer = process.parsed(process.ask(reply, run.number, run.until, self._late))
             if answer[0] == "error":
                 _, kind, text = answer
@@ -338,10 +220,6 @@ class ProcessSession:
         with self._changed:
             if self._process is process:
                 self._process = None
-
-    def _reply(self, run: Run, message: Any) -> Any:
-        """Returns what the process gets for a question of its own within a run."""
-        return ["error", Kind.UNSUPPORTED.value, f"the gateway doesn't know {str(message[0])[:80]}"]
 
     def _outputs(self, run: Run, answer: Any, names: Sequence[str]) -> list[Array]:
         """Returns copies of the outputs that a run has given, which are those that were asked for and of the types that
@@ -366,30 +244,10 @@ class ProcessSession:
         if datatype is not None and array.dtype != datatype.dtype:
             raise ValueError(f"output '{name}' is {array.dtype}, the model says {datatype.name}")
 
-    def _tensors(self, run: Run, entries: Sequence[Entry], most: int) -> list[tuple[str, Array]]:
-        """Returns copies of tensors that the process has written, with their names.
-
-        Raises WorkerDiedError if they are none, or more than `most`.
-        """
-        try:
-            return run.copies(entries, most)
-        except (ValueError, TypeError, IndexError) as error:
-            raise self._unreadable(run, error) from None
-
     def _unreadable(self, run: Run, error: Exception) -> WorkerDiedError:
         run.process.kill()
         self._forget(run.process)
         return WorkerDiedError(f"its worker process gave outputs that can't be read: {error}")
-
-    def close(self) -> None:
-        """Ends the process. Nothing may run the session any more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        os.eventfd_write(self._end, 1)
-        self._thread.join()
-        os.close(self._end)
-        self._small = None
 
     def _running_process(self) -> WorkerProcess:
         """Returns the process, after its start if it starts now. Raises ServingError (UNAVAILABLE)."""
@@ -400,78 +258,7 @@ class ProcessSession:
                 raise ServingError(Kind.UNAVAILABLE, self.down or reason)
             return self._process
 
-    def _supervise(self) -> None:
-        """Starts the process again and again, until the session is closed."""
-        while True:
-            process, reason = self._start()
-            if process is not None:
-                reason = self._until_death(process)
-            if self._closed or self._first is None or isinstance(self._first, ServingError):
-                return
-            self.deaths += 1
-            self._failures += 1
-            wait = wait_before_start(self._failures)
-            logger.error("model '%s': %s", self._name, reason, extra={"model": self._name, "deaths": self._failures})
-            if wait:
-                with self._changed:
-                    self.down = f"{reason}, {self._failures} times in a row. The next start is in {wait:g} s"
-                    self._changed.notify_all()
-                self._refuse_waiting(self.down)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed, wait)
-                    self.down = ""
-                    if self._closed:
-                        return
-
-    def _refuse_waiting(self, reason: str) -> None:
-        """Is called when the next start of the process waits."""
-
-    def _start(self) -> tuple[WorkerProcess | None, str]:
-        """Returns a process that has opened the model, or why there is none. The first time that goes to `_first`."""
-        process: WorkerProcess | None = None
-        try:
-            process = WorkerProcess(
-                self._command,
-                self._confinement,
-                self._limits.tensor_bytes * self.MEMORIES,
-                self._files,
-                environment(self._confinement, self._limits.environment),
-            )
-            kind, *rest = process.open(self._opening, self._limits.start_timeout, self._end)
-            if kind != "done":
-                raise ServingError(Kind.UNAVAILABLE, str(rest[-1]))
-            first: Any = dict(rest[0])
-        except Exception as error:
-            if process is not None:
-                process.kill()
-            process = None
-            first = error if isinstance(error, ServingError) else _not_started(error)
-        with self._changed:
-            if self._first is None:
-                self._first = first
-            self._process = process
-            self._changed.notify_all()
-        return process, "" if process is not None else str(first)
-
-    def _until_death(self, process: WorkerProcess) -> str:
-        """Waits until the process has ended, and returns why. Ends it if the session is closed."""
-        ready = select.poll()
-        ready.register(process.pidfd, select.POLLIN)
-        ready.register(self._end, select.POLLIN)
-        ready.poll()
-        with self._changed:
-            self._process = None
-        if self._closed:
-            process.kill()
-        return process.death()
-
-
-def _not_started(error: Exception) -> ServingError:
-    """Returns the error of a start that failed because something is short, such as descriptors or memory."""
-    text = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    return ServingError(Kind.UNAVAILABLE, f"no worker process can be started: {text}")
-
-
-def wait_before_start(failures: int) -> float:
-    """Returns how many seconds the next start of a process waits after so many deaths in a row."""
-    return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(failures - _AT_ONCE - 1, 10))
+    def close(self) -> None:
+        """Ends the process. Nothing may run the session any more."""
+        super().close()
+        self._small = None

@@ -467,10 +467,10 @@ class InferenceRequest:
             raise TritonModelException("expected a request with model_name")
         if conversation is None:
             return _failed("models can be called when `initialize` has returned, and until `finalize`")
-        head = [self.model_name, self.model_version, self._id, self._outputs, self._timeout, self._parameters]
+        envelope = [self.model_name, self.model_version, self._id, self._outputs, self._timeout, self._parameters]
         try:
             tensors = [(tensor.name(), tensor._array) for tensor in self._inputs]
-            return conversation.ask("call", [*head, self._correlation_id, self._flags, decoupled], tensors)
+            return conversation.ask("call", [*envelope, self._correlation_id, self._flags, decoupled], tensors)
         except (ValueError, TypeError) as error:
             return _failed(str(error))
 
@@ -667,32 +667,32 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: str) -> None:
         if kind not in (self.COUNTER, self.GAUGE, self.HISTOGRAM):
             raise TritonModelException(f"kind: expected COUNTER, GAUGE or HISTOGRAM of MetricFamily, got {kind!r}")
-        self._head = [_text(name, "name"), kind, _text(description, "description")]
+        self._family = [_text(name, "name"), kind, _text(description, "description")]
 
     def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> Metric:
         """Returns the metric with these labels. A histogram has buckets: their upper bounds, in rising order."""
         if labels is not None and not isinstance(labels, Mapping):
             raise TritonModelException(f"labels: expected a dictionary, got {type(labels).__name__}")
-        is_histogram = self._head[1] == self.HISTOGRAM
+        is_histogram = self._family[1] == self.HISTOGRAM
         if (buckets is not None) != is_histogram:
             raise TritonModelException("buckets: expected them for a histogram, and for nothing else")
         ends = [float(end) for end in buckets or ()]
         if ends != sorted(set(ends)):
             raise TritonModelException(f"buckets: expected numbers that rise, got {ends}")
         own = {str(key): str(value) for key, value in (labels or {}).items()}
-        return Metric([*self._head, own, ends])
+        return Metric([*self._family, own, ends])
 
 
 class Metric:
     """A number with labels. `MetricFamily.Metric` makes it."""
 
-    def __init__(self, head: list[Any]) -> None:
-        self._head = head
+    def __init__(self, family: list[Any]) -> None:
+        self._family = family
         self._change("make", 0.0)
 
     def increment(self, value: float) -> None:
         """Adds to a counter, which only grows, or to a gauge."""
-        if self._head[1] == MetricFamily.COUNTER and value < 0:
+        if self._family[1] == MetricFamily.COUNTER and value < 0:
             raise TritonModelException(f"a counter only grows, got {value}")
         self._check("increment", MetricFamily.COUNTER, MetricFamily.GAUGE)
         self._change("increment", value)
@@ -710,14 +710,14 @@ class Metric:
     def value(self) -> float:
         """Returns the number of a counter or a gauge."""
         self._check("value", MetricFamily.COUNTER, MetricFamily.GAUGE)
-        return float(_control("metric", self._head[0], self._head[3])["value"])
+        return float(_control("metric", self._family[0], self._family[3])["value"])
 
     def _check(self, what: str, *kinds: str) -> None:
-        if self._head[1] not in kinds:
-            raise TritonModelException(f"{what}: expected a {' or a '.join(kinds)}, this is a {self._head[1]}")
+        if self._family[1] not in kinds:
+            raise TritonModelException(f"{what}: expected a {' or a '.join(kinds)}, this is a {self._family[1]}")
 
     def _change(self, how: str, value: float) -> None:
-        message = ["metric", *self._head, how, float(value)]
+        message = ["metric", *self._family, how, float(value)]
         if conversation is None:
             unsaid.append(message)
         else:

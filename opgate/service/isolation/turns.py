@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from opgate.service.isolation.loop_reader import LoopReader
+from opgate.service.isolation.loop_reader import LoopReader, runs_on
 
 
 class Turns:
@@ -42,7 +42,7 @@ class Turns:
     def do(self, what: Callable[[Any], None]) -> bool:
         """Does something, if that can be done here and at once. Returns whether it was done."""
         reader = self._reader
-        if reader is None or not reader.here or self._posted or not self._lock.acquire(blocking=False):
+        if reader is None or not runs_on(reader.loop) or self._posted or not self._lock.acquire(blocking=False):
             return False
         try:
             if self._over or self._fault is not None:

@@ -7,13 +7,13 @@ class Broken(ValueError):
     """The bytes are not a valid message."""
 
 def split(
-    message: bytes | memoryview, most_head: int, most_parts: int, /
+    message: bytes | memoryview, most_envelope: int, most_parts: int, /
 ) -> tuple[bytes, list[tuple[int, int]], list[tuple[int, int, int]]]:
     """Splits a ModelInferRequest.
 
     Returns the message without the data of its tensors, the offset and size of each entry of raw_input_contents, and
     the index of the input, the offset and size of each `contents`. Raises Broken, and TooLarge if the first would have
-    more than `most_head` bytes or one of the others more than `most_parts` entries.
+    more than `most_envelope` bytes or one of the others more than `most_parts` entries.
     """
 
 def numbers(

@@ -10,7 +10,7 @@ void append_varint(std::string& to, uint64_t value) {
 
 }  // namespace
 
-Outcome split_message(const uint8_t* data, size_t size, size_t most_head, size_t most_parts, Parts& parts) {
+Outcome split_message(const uint8_t* data, size_t size, size_t most_envelope, size_t most_parts, Parts& parts) {
   Reader reader(data, {0, size});
   const auto* text = reinterpret_cast<const char*>(data);
   size_t inputs = 0;
@@ -31,22 +31,22 @@ Outcome split_message(const uint8_t* data, size_t size, size_t most_head, size_t
         } else {
           rest.append(text + part.begin, inner.at() - part.begin);
         }
-        if (rest.size() > most_head || parts.contents.size() > most_parts) return Outcome::kLarge;
+        if (rest.size() > most_envelope || parts.contents.size() > most_parts) return Outcome::kLarge;
       }
       if (inner.is_broken()) return Outcome::kBroken;
       if (whole) {
-        parts.head.append(text + field.begin, reader.at() - field.begin);
+        parts.envelope.append(text + field.begin, reader.at() - field.begin);
       } else {
-        append_varint(parts.head, kInputs << 3 | kBytes);
-        append_varint(parts.head, rest.size());
-        parts.head += rest;
+        append_varint(parts.envelope, kInputs << 3 | kBytes);
+        append_varint(parts.envelope, rest.size());
+        parts.envelope += rest;
       }
       ++inputs;
     } else {
-      if (reader.at() - field.begin > most_head) return Outcome::kLarge;
-      parts.head.append(text + field.begin, reader.at() - field.begin);
+      if (reader.at() - field.begin > most_envelope) return Outcome::kLarge;
+      parts.envelope.append(text + field.begin, reader.at() - field.begin);
     }
-    if (parts.head.size() > most_head || parts.raws.size() > most_parts) return Outcome::kLarge;
+    if (parts.envelope.size() > most_envelope || parts.raws.size() > most_parts) return Outcome::kLarge;
   }
   return reader.is_broken() ? Outcome::kBroken : Outcome::kFine;
 }

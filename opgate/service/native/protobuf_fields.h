@@ -91,16 +91,16 @@ class Reader {
 
 // What `split` finds.
 struct Parts {
-  std::string head;
+  std::string envelope;
   std::vector<Span> raws;
   std::vector<std::pair<size_t, Span>> contents;  // with the index of the input
 };
 
 enum class Outcome { kFine, kBroken, kLarge };
 
-// Splits a ModelInferRequest into its head and the places of its tensors' data. A head of more than `most_head` bytes,
-// and more than `most_parts` tensors, are too large.
-Outcome split_message(const uint8_t* data, size_t size, size_t most_head, size_t most_parts, Parts& parts);
+// Splits a ModelInferRequest into its envelope and the places of its tensors' data. An envelope of more than
+// `most_envelope` bytes, and more than `most_parts` tensors, are too large.
+Outcome split_message(const uint8_t* data, size_t size, size_t most_envelope, size_t most_parts, Parts& parts);
 
 // Puts numbers into memory, and counts those that have no room.
 struct Target {

@@ -16,11 +16,11 @@ PyObject* broken = nullptr;
 
 PyObject* split(PyObject*, PyObject* args) {
   Py_buffer message;
-  Py_ssize_t most_head = 0, most_parts = 0;
-  if (!PyArg_ParseTuple(args, "y*nn:split", &message, &most_head, &most_parts)) return nullptr;
+  Py_ssize_t most_envelope = 0, most_parts = 0;
+  if (!PyArg_ParseTuple(args, "y*nn:split", &message, &most_envelope, &most_parts)) return nullptr;
   Parts parts;
   const Outcome outcome = split_message(static_cast<const uint8_t*>(message.buf), static_cast<size_t>(message.len),
-                                        static_cast<size_t>(most_head), static_cast<size_t>(most_parts), parts);
+                                        static_cast<size_t>(most_envelope), static_cast<size_t>(most_parts), parts);
   PyBuffer_Release(&message);
   if (outcome != Outcome::kFine) {
     PyErr_SetNone(outcome == Outcome::kLarge ? too_large : broken);
@@ -45,7 +45,7 @@ PyObject* split(PyObject*, PyObject* args) {
     Py_XDECREF(contents);
     return nullptr;
   }
-  return Py_BuildValue("(y#NN)", parts.head.data(), static_cast<Py_ssize_t>(parts.head.size()), raws, contents);
+  return Py_BuildValue("(y#NN)", parts.envelope.data(), static_cast<Py_ssize_t>(parts.envelope.size()), raws, contents);
 }
 
 PyObject* numbers(PyObject*, PyObject* args) {
@@ -116,7 +116,7 @@ PyObject* strings(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"split", split, METH_VARARGS, "Splits a ModelInferRequest into its head and the data of its tensors."},
+    {"split", split, METH_VARARGS, "Splits a ModelInferRequest into its envelope and the data of its tensors."},
     {"numbers", numbers, METH_VARARGS, "Reads the entries of a repeated field of numbers into memory."},
     {"strings", strings, METH_VARARGS, "Returns the entries of a repeated field of bytes."},
     {nullptr, nullptr, 0, nullptr}};

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from opgate.child_process import ChildProcess, tied
 from opgate.service.processes.messages import Opening, packed
 
 _MODULE = "opgate.service.processes.member"
@@ -21,7 +21,7 @@ class Child:
     """A gateway process, and how far it has come."""
 
     place: int
-    process: asyncio.subprocess.Process
+    process: ChildProcess
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     joined: bool = False  # whether it takes part in what all do
@@ -45,15 +45,9 @@ async def start(opening: Opening) -> Child:
     """Starts a process. It ends when the thread that called this ends. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     files = [file for names in opening.sockets.values() for file in names.values()]
-    command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(os.getpid())]
+    command = tied([sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())])
     try:
-        # In a session of its own no Ctrl-C reaches it: the supervisor tells it.
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            pass_fds=(theirs.fileno(), *files),
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = ChildProcess(command, (theirs.fileno(), *files))
     except OSError:
         ours.close()
         raise

@@ -1,17 +1,13 @@
 """One of several gateway processes: its side of the connection to the supervisor.
 
-`python -m opgate.service.processes.member` is started by the supervisor with the file descriptor of that connection
-and the number of the supervisor's process.
+`python -m opgate.service.processes.member` is started by the supervisor with the file descriptor of that connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import logging
-import os
-import signal
 import socket
 import sys
 import tempfile
@@ -33,8 +29,6 @@ if TYPE_CHECKING:
     from opgate.service.gateway import Gateway
 
 logger = logging.getLogger("opgate.processes")
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Member(Everywhere):
@@ -178,11 +172,8 @@ def _failed(error: Exception) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     """Runs a gateway process until the supervisor ends it. Returns the exit status."""
-    connection, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return 1
     opening: Opening = receive(connection)
     tempfile.tempdir = str(opening.scratch)
     make = logging.getLogRecordFactory()

@@ -12,9 +12,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from opgate.child_process import cause_of_death, wait_before_start
 from opgate.processor import usable_cores
-from opgate.service.isolation.process import cause_of_death
-from opgate.service.isolation.session import wait_before_start
 from opgate.service.listening import bind_shared, listen
 from opgate.service.processes.child import SILENT, Child, start
 from opgate.service.processes.messages import Opening, read
@@ -108,8 +107,7 @@ class Supervisor:
             for bound in sockets.values():
                 bound.close()  # the processes close theirs when they have answered
         for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGTERM)
+            child.process.send_signal(signal.SIGTERM)
 
     async def _keep(self, place: int) -> None:
         """Runs a process, and another one when it has died."""
@@ -123,7 +121,7 @@ class Supervisor:
             else:
                 pinging = asyncio.create_task(self._ping(child, name))
                 await self._obey(child)
-                status = await child.process.wait()
+                status = await asyncio.to_thread(child.process.wait)
                 pinging.cancel()
                 self._children.discard(child)
                 child.writer.close()
@@ -198,8 +196,7 @@ class Supervisor:
                 text = "%s has not answered for %d s (OPGATE_RUN_TIMEOUT): it is ended"
                 logger.error(text, name, child.silent)
                 child.hung = True
-                with contextlib.suppress(ProcessLookupError):
-                    child.process.kill()
+                child.process.kill()
                 return
             child.silent += 1
             child.send("ping")

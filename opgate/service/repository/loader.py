@@ -35,6 +35,7 @@ from opgate.service.execution.session import ModelSession, Session, SessionOptio
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession
+from opgate.service.isolation.worker_session import WorkerSession
 from opgate.service.repository.autocomplete import complete
 from opgate.service.repository.config import (
     ONNX_FILE,
@@ -249,7 +250,7 @@ def _connect(
     warm_ups = prove(config, spec, folder, version, runs, limits, settings.run_timeout)
     statistics = ModelStatistics()
     statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
-    statistics.workers = [session for session in sessions if isinstance(session, ProcessSession)]
+    statistics.workers = [session for session in sessions if isinstance(session, WorkerSession)]
     claims = _claims(config, limiter)
     if sequences is None:
         scheduler = _scheduler(spec, sessions, statistics, settings, claims)

@@ -154,8 +154,8 @@ def _is_encrypted(store: Any, info: Mapping[str, Any]) -> bool:
     if not hasattr(store, "call_s3"):
         return False
     bucket, key, _ = store.split_path(info["name"])
-    head = store.call_s3("head_object", Bucket=bucket, Key=key)
-    return str(head.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in head
+    found = store.call_s3("head_object", Bucket=bucket, Key=key)
+    return str(found.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in found
 
 
 def _stamp(info: Mapping[str, Any]) -> tuple[Any, ...]:

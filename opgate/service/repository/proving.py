@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.datatypes import BY_CONFIG, DataType
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Array, Request
@@ -117,8 +117,8 @@ def _in_time(run: Run, seconds: float, request: Request) -> None:
 
 def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, where: str) -> Request:
     try:
-        heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
-        fit = check_inputs(spec, heads, limits)
+        infos = [TensorInfo(name, spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
+        fit = check_inputs(spec, infos, limits)
         request = Request(dict(inputs), fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
         run(request)
     except ServingError as error:

@@ -21,7 +21,7 @@ from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_session import PythonSession
-from opgate.service.isolation.session import WorkerLimits
+from opgate.service.isolation.worker_session import WorkerLimits
 from opgate.service.repository.config import (
     ConfigError,
     parameter,

@@ -20,7 +20,7 @@ constexpr size_t kTextBytes = 4096;
 // Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both
 // ways, messages that are sent and ended calls earn others.
 constexpr size_t kFrames = 20'000;
-// Frames after the first one of a head. The filter joins small ones.
+// Frames after the first one of a header block. The filter joins small ones.
 constexpr size_t kContinuations = 1000;
 // A call that holds no more than this is small.
 constexpr size_t kSmallCall = 64 << 10;
@@ -224,16 +224,16 @@ bool Connection::pay(const uint8_t* data, size_t size) {
       at += part;
       continue;
     }
-    frame_head_[frame_head_filled_++] = data[at++];
-    if (frame_head_filled_ < sizeof frame_head_) continue;
-    frame_head_filled_ = 0;
-    skip_ = static_cast<size_t>(frame_head_[0]) << 16 | static_cast<size_t>(frame_head_[1]) << 8 | frame_head_[2];
-    if (frame_head_[3] == NGHTTP2_DATA) {
+    frame_header_[frame_header_filled_++] = data[at++];
+    if (frame_header_filled_ < sizeof frame_header_) continue;
+    frame_header_filled_ = 0;
+    skip_ = static_cast<size_t>(frame_header_[0]) << 16 | static_cast<size_t>(frame_header_[1]) << 8 | frame_header_[2];
+    if (frame_header_[3] == NGHTTP2_DATA) {
       earned_bytes_ += skip_;
       earn(earned_bytes_ / kBytesForFrame);
       earned_bytes_ %= kBytesForFrame;
-      const bool ends = (frame_head_[4] & NGHTTP2_FLAG_END_STREAM) != 0;
-      const bool padded = (frame_head_[4] & NGHTTP2_FLAG_PADDED) != 0;
+      const bool ends = (frame_header_[4] & NGHTTP2_FLAG_END_STREAM) != 0;
+      const bool padded = (frame_header_[4] & NGHTTP2_FLAG_PADDED) != 0;
       if (ends || (skip_ != 0 && !padded)) continue;
     }
     if (frames_left_ == 0) {
@@ -250,7 +250,7 @@ void Connection::sweep(int in, int out) {
   earn(kFramesForSweep);
   for (auto& [id, call] : calls_) {
     const bool expected =
-        !call->ended && !call->ignored && call->unopened == 0 && (!call->client_streams || call->head_filled != 0);
+        !call->ended && !call->ignored && call->unopened == 0 && (!call->client_streams || call->prefix_filled != 0);
     call->idle_in = expected && !std::exchange(call->came, false) && in != 0 ? call->idle_in + 1 : 0;
     // Also the end of a call waits for the window, if it comes after data.
     const bool waits = call->waiting != 0 || call->finished;
@@ -393,20 +393,20 @@ void Connection::open_window(Call& call) {
 void Connection::take(Call& call, const uint8_t* data, size_t size) {
   while (size != 0 && !call.ignored) {
     if (call.complete) return refuse(call, kInternal, "a unary call has more than one message");
-    if (call.head_filled < kFraming) {
-      const size_t part = std::min(size, kFraming - call.head_filled);
-      std::memcpy(call.head + call.head_filled, data, part);
-      call.head_filled += part;
+    if (call.prefix_filled < kFraming) {
+      const size_t part = std::min(size, kFraming - call.prefix_filled);
+      std::memcpy(call.prefix + call.prefix_filled, data, part);
+      call.prefix_filled += part;
       data += part;
       size -= part;
-      if (call.head_filled < kFraming) return;
-      call.size = static_cast<size_t>(call.head[1]) << 24 | static_cast<size_t>(call.head[2]) << 16 |
-                  static_cast<size_t>(call.head[3]) << 8 | call.head[4];
+      if (call.prefix_filled < kFraming) return;
+      call.size = static_cast<size_t>(call.prefix[1]) << 24 | static_cast<size_t>(call.prefix[2]) << 16 |
+                  static_cast<size_t>(call.prefix[3]) << 8 | call.prefix[4];
       call.filled = call.capacity = 0;
-      call.compressed = call.head[0] == 1;
-      if (call.head[0] > 1) {
+      call.compressed = call.prefix[0] == 1;
+      if (call.prefix[0] > 1) {
         return refuse(call, kInternal,
-                      "a message begins with a flag of " + std::to_string(call.head[0]) + ", expected 0 or 1");
+                      "a message begins with a flag of " + std::to_string(call.prefix[0]) + ", expected 0 or 1");
       }
       if (call.size > limits_.message_bytes) {
         return refuse(call, kResourceExhausted,
@@ -445,7 +445,7 @@ bool Connection::make_room(Call& call) {
 }
 
 void Connection::message_complete(Call& call) {
-  call.head_filled = 0;
+  call.prefix_filled = 0;
   if (!call.client_streams) {
     call.complete = true;
     return;
@@ -463,7 +463,7 @@ void Connection::message_complete(Call& call) {
 void Connection::client_ended(Call& call) {
   call.ended = true;
   if (call.ignored) return;
-  if (call.head_filled != 0) return refuse(call, kInternal, "the call ended in the middle of a message");
+  if (call.prefix_filled != 0) return refuse(call, kInternal, "the call ended in the middle of a message");
   if (call.client_streams) {
     events_.push_back(Event{Event::kEnd, call.id});
     return;
@@ -560,9 +560,9 @@ void Connection::send(int32_t stream, const std::vector<std::pair<Memory, size_t
   }
   earn(kFramesForAnswer);
   Part first{{}, 0};
-  first.head_size = kFraming;
-  first.head[0] = compressed ? 1 : 0;
-  for (int i = 0; i < 4; ++i) first.head[1 + i] = static_cast<char>(size >> (24 - 8 * i));
+  first.prefix_size = kFraming;
+  first.prefix[0] = compressed ? 1 : 0;
+  for (int i = 0; i < 4; ++i) first.prefix[1 + i] = static_cast<char>(size >> (24 - 8 * i));
   call->parts.push_back(first);
   for (const auto& [memory, bytes] : pieces) call->parts.push_back(Part{memory, bytes});
   call->waiting += kFraming + size;
@@ -642,12 +642,12 @@ ssize_t Connection::size_of_data(nghttp2_session* session, int32_t stream, uint8
   return static_cast<ssize_t>(size);
 }
 
-int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t* head, size_t size,
+int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
                           nghttp2_data_source*, void* user) {
   Connection& me = self(user);
-  constexpr size_t kFrameHead = 9;
-  me.out_->append(head, kFrameHead);
-  me.written_ += kFrameHead + size;
+  constexpr size_t kFrameHeader = 9;
+  me.out_->append(header, kFrameHeader);
+  me.written_ += kFrameHeader + size;
   Call* call = me.find(frame->hd.stream_id);
   if (call == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   call->went = true;
@@ -659,19 +659,19 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
   me.earned_bytes_ %= kBytesForFrame;
   while (size != 0) {
     Part& part = call->parts.front();
-    if (part.at < part.head_size) {
-      const size_t piece = std::min(size, part.head_size - part.at);
-      me.out_->append(part.head + part.at, piece);
+    if (part.at < part.prefix_size) {
+      const size_t piece = std::min(size, part.prefix_size - part.at);
+      me.out_->append(part.prefix + part.at, piece);
       part.at += piece;
       size -= piece;
     }
-    const size_t at = part.at - part.head_size, piece = std::min(size, part.size - at);
-    if (part.at >= part.head_size && piece != 0) {
+    const size_t at = part.at - part.prefix_size, piece = std::min(size, part.size - at);
+    if (part.at >= part.prefix_size && piece != 0) {
       me.out_->refer(part.memory, part.memory.data + at, piece);
       part.at += piece;
       size -= piece;
     }
-    if (part.at < part.head_size + part.size) break;
+    if (part.at < part.prefix_size + part.size) break;
     me.drop(part.memory);
     call->parts.pop_front();
   }

@@ -149,8 +149,8 @@ class Connection {
     Memory memory;
     size_t size;
     size_t at = 0;  // of the framing and the bytes
-    size_t head_size = 0;
-    char head[5] = {};
+    size_t prefix_size = 0;
+    char prefix[5] = {};
   };
 
   struct Call {
@@ -166,8 +166,8 @@ class Connection {
     bool ignored = false;                       // it is answered, and what still comes is dropped
     bool ended = false;                         // the client sends no more
     // The message that comes.
-    unsigned char head[5] = {};
-    size_t head_filled = 0;
+    unsigned char prefix[5] = {};
+    size_t prefix_filled = 0;
     Memory memory;
     size_t size = 0, filled = 0, capacity = 0;
     size_t held = 0;        // bytes that the owner counts for this call
@@ -237,8 +237,8 @@ class Connection {
   // What bounds frames that carry nothing: how many the client may still send, and where in a frame its bytes are.
   size_t frames_left_;
   size_t earned_bytes_ = 0;
-  uint8_t frame_head_[9] = {};
-  size_t frame_head_filled_ = 0;
+  uint8_t frame_header_[9] = {};
+  size_t frame_header_filled_ = 0;
   size_t skip_;  // bytes until the next frame begins
   HeaderFilter filter_;
   bool ready_ = false;

@@ -25,20 +25,20 @@ bool HeaderFilter::take(const uint8_t* data, size_t size, const Pass& pass) {
       if (payload_left_ == 0 && !end_frame(pass)) return false;
       continue;
     }
-    // The head of a frame that is read is not passed on, and that of others waits until it is complete.
-    const bool split = head_filled_ != 0;
-    const size_t begin = at, part = std::min(kHead - head_filled_, size - at);
-    std::copy(data + at, data + at + part, head_ + head_filled_);
-    head_filled_ += part;
+    // The header of a frame that is read is not passed on, and that of others waits until it is complete.
+    const bool split = frame_header_filled_ != 0;
+    const size_t begin = at, part = std::min(kFrameHeader - frame_header_filled_, size - at);
+    std::copy(data + at, data + at + part, frame_header_ + frame_header_filled_);
+    frame_header_filled_ += part;
     at += part;
-    if (head_filled_ == kHead) begin_frame();
-    if (!split && head_filled_ == 0 && !reads_ && out_.empty()) continue;
+    if (frame_header_filled_ == kFrameHeader) begin_frame();
+    if (!split && frame_header_filled_ == 0 && !reads_ && out_.empty()) continue;
     if (begin > passed && !pass(data + passed, begin - passed)) return false;
     passed = at;
-    if (head_filled_ != 0) continue;
+    if (frame_header_filled_ != 0) continue;
     if (!reads_) {
       if (!out_.empty() && !emit(0, pass)) return false;  // another frame within a block, which nghttp2 refuses
-      if (!pass(head_, kHead)) return false;
+      if (!pass(frame_header_, kFrameHeader)) return false;
     } else if (payload_left_ == 0 && !end_frame(pass)) {
       return false;
     }
@@ -47,9 +47,10 @@ bool HeaderFilter::take(const uint8_t* data, size_t size, const Pass& pass) {
 }
 
 void HeaderFilter::begin_frame() {
-  head_filled_ = 0;
-  payload_left_ = static_cast<size_t>(head_[0]) << 16 | static_cast<size_t>(head_[1]) << 8 | head_[2];
-  const uint8_t type = head_[3], flags = head_[4];
+  frame_header_filled_ = 0;
+  payload_left_ =
+      static_cast<size_t>(frame_header_[0]) << 16 | static_cast<size_t>(frame_header_[1]) << 8 | frame_header_[2];
+  const uint8_t type = frame_header_[3], flags = frame_header_[4];
   wants_padding_ = false;
   priority_left_ = padding_ = 0;
   if (type == NGHTTP2_HEADERS && !in_block_) {
@@ -61,9 +62,9 @@ void HeaderFilter::begin_frame() {
     first_flags_ = flags & static_cast<uint8_t>(~(NGHTTP2_FLAG_END_HEADERS | NGHTTP2_FLAG_PADDED));
     wants_padding_ = (flags & NGHTTP2_FLAG_PADDED) != 0;
     priority_left_ = (flags & NGHTTP2_FLAG_PRIORITY) != 0 ? 5 : 0;
-    std::copy(head_ + 5, head_ + kHead, stream_);
+    std::copy(frame_header_ + 5, frame_header_ + kFrameHeader, stream_);
   } else {
-    reads_ = in_block_ && type == NGHTTP2_CONTINUATION && std::equal(stream_, stream_ + 4, head_ + 5);
+    reads_ = in_block_ && type == NGHTTP2_CONTINUATION && std::equal(stream_, stream_ + 4, frame_header_ + 5);
     in_block_ = reads_;
   }
 }
@@ -94,7 +95,7 @@ bool HeaderFilter::read_payload(const uint8_t* data, size_t size, const Pass& pa
 
 bool HeaderFilter::end_frame(const Pass& pass) {
   reads_ = false;
-  if ((head_[4] & NGHTTP2_FLAG_END_HEADERS) == 0) return true;
+  if ((frame_header_[4] & NGHTTP2_FLAG_END_HEADERS) == 0) return true;
   in_block_ = false;
   if (broken_ || part_ != Part::kRepresentation) out_.push_back('\xff');  // an integer that doesn't end
   return emit(NGHTTP2_FLAG_END_HEADERS, pass);
@@ -102,15 +103,15 @@ bool HeaderFilter::end_frame(const Pass& pass) {
 
 /// Passes on what is there as a frame.
 bool HeaderFilter::emit(uint8_t flags, const Pass& pass) {
-  uint8_t head[kHead];
-  head[0] = static_cast<uint8_t>(out_.size() >> 16);
-  head[1] = static_cast<uint8_t>(out_.size() >> 8);
-  head[2] = static_cast<uint8_t>(out_.size());
-  head[3] = emitted_ ? NGHTTP2_CONTINUATION : NGHTTP2_HEADERS;
-  head[4] = static_cast<uint8_t>(flags | (emitted_ ? 0 : first_flags_));
-  std::copy(stream_, stream_ + 4, head + 5);
+  uint8_t header[kFrameHeader];
+  header[0] = static_cast<uint8_t>(out_.size() >> 16);
+  header[1] = static_cast<uint8_t>(out_.size() >> 8);
+  header[2] = static_cast<uint8_t>(out_.size());
+  header[3] = emitted_ ? NGHTTP2_CONTINUATION : NGHTTP2_HEADERS;
+  header[4] = static_cast<uint8_t>(flags | (emitted_ ? 0 : first_flags_));
+  std::copy(stream_, stream_ + 4, header + 5);
   emitted_ = true;
-  out_.insert(0, reinterpret_cast<const char*>(head), kHead);
+  out_.insert(0, reinterpret_cast<const char*>(header), kFrameHeader);
   const bool passed = pass(reinterpret_cast<const uint8_t*>(out_.data()), out_.size());
   out_.clear();
   return passed;

@@ -28,7 +28,7 @@ class HeaderFilter {
   size_t cut() const { return cut_; }
 
  private:
-  static constexpr size_t kMagic = 24, kHead = 9;
+  static constexpr size_t kMagic = 24, kFrameHeader = 9;
   static constexpr size_t kKept = 8192;    // more than the dynamic table has
   static constexpr size_t kPiece = 16384;  // bytes of a frame that is passed on
 
@@ -44,12 +44,12 @@ class HeaderFilter {
   void go_on() { part_ = strings_ != 0 ? Part::kStringHead : Part::kRepresentation; }
 
   size_t magic_left_ = kMagic;
-  uint8_t head_[kHead] = {};
-  size_t head_filled_ = 0;
+  uint8_t frame_header_[kFrameHeader] = {};
+  size_t frame_header_filled_ = 0;
   size_t payload_left_ = 0;
   bool reads_ = false;     // whether the payload of this frame is read, and not only passed on
   bool in_block_ = false;  // whether the frames of a header block that is read go on
-  // Of the first frame of a block: what its head says of it, whether the length of its padding is still to come, the
+  // Of the first frame of a block: what its header says of it, whether the length of its padding is still to come, the
   // bytes of its priority that are, and the length of the padding.
   uint8_t stream_[4] = {};
   uint8_t first_flags_ = 0;

@@ -16,6 +16,7 @@ from opgate.service.packing import ENCODINGS, OverLimit, deflate, inflate
 from opgate.service.rpc.call import Call, Code, Message, Metadata, Received, RpcError, sendable
 from opgate.service.rpc.connection import Budget, Connection, ProtocolError
 from opgate.service.rpc.methods import Method, Options, Stream, Unary
+from opgate.service.rpc.patience import Patience
 
 logger = logging.getLogger("opgate.rpc")
 
@@ -35,8 +36,6 @@ _LONG_PACKED = 256
 _LONG_PLAIN = 1 << 16
 # Smaller messages are not worth packing.
 _WORTH_PACKING = 1024
-# How often a connection looks whether its client still does its part, in parts of the shortest time for that.
-_LOOKS = 4
 _NO_ROOM = "the calls of this connection, or of all clients, hold all the memory for messages"
 # What clients of another protocol get.
 _NOT_HTTP2 = b"this port speaks gRPC over HTTP/2\n"
@@ -63,7 +62,11 @@ class Server(typing.Protocol):
 
 
 class Protocol(asyncio.BufferedProtocol):
-    """One connection of a server."""
+    """One connection of a server.
+
+    It is long, because reading, calls and sending share what is under way: one flush sends what all calls of a turn
+    have given, and what is unsent stops the reading and the calls.
+    """
 
     def __init__(self, server: Server) -> None:
         options = server.options
@@ -85,16 +88,11 @@ class Protocol(asyncio.BufferedProtocol):
         self.time = self._loop.time
         self._events: deque[tuple[Any, ...]] = deque()
         self._handling = False  # whether a turn of the loop handles events, or one is due
-        self._waiting = False  # whether reading is paused
-        self._paused = False  # whether writing is
+        self.reads = True  # whether it reads what the client sends
+        self.takes = True  # whether the client takes what is sent
         self._flush_due = False
         self._sent = asyncio.Event()
-        self._watch: asyncio.TimerHandle | None = None
-        self._interval = min(options.read_timeout, options.write_timeout, options.keepalive_timeout) / _LOOKS
-        now = self.time()
-        self._last_call = self._last_read = self._last_sent = now
-        self._pinged = 0.0
-        self._left = 0  # bytes that the transport held at the last look
+        self._patience = Patience(self, options)
 
     # What asyncio calls.
 
@@ -106,7 +104,7 @@ class Protocol(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         self._server.connections.add(self)
-        self._watch = self._loop.call_later(self._interval, self._look)
+        self._patience.begin()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Returns the memory for the next bytes. All connections share it, because they are read at once."""
@@ -114,7 +112,7 @@ class Protocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Reads bytes of the client."""
-        self._last_read = self.time()
+        self._patience.last_read = self.time()
         connection = self.connection
         try:
             events = connection.receive(self._view[:nbytes])
@@ -130,12 +128,12 @@ class Protocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client takes less than there is for it."""
-        self._paused = True
+        self.takes = False
         self._go_on()
 
     def resume_writing(self) -> None:
         """The client takes more."""
-        self._paused = False
+        self.takes = True
         self._flush()
 
     def eof_received(self) -> bool:
@@ -147,52 +145,15 @@ class Protocol(asyncio.BufferedProtocol):
         self._server.connections.discard(self)
         self.transport = None
         self._events.clear()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._patience.end()
         self._sent.set()
         for call in list(self.calls.values()):
             call._gone(Code.CANCELLED)
         self.connection.close()
         self._server.connection_closed()
 
-    # What a client must do in time.
-
-    def _look(self) -> None:
-        """Ends the connection of a client that doesn't answer or take anything, and calls that don't go on."""
-        transport, options, now = self.transport, self._server.options, self.time()
-        if transport is None:
-            return
-        left = transport.get_write_buffer_size()
-        if not left or left != self._left:
-            self._left, self._last_sent = left, now
-        elif now - self._last_sent >= options.write_timeout:
-            self._abort(f"the client took nothing of an answer for {options.write_timeout:g} s")
-            return
-        if not self.connection.ready:
-            if now - self._last_call >= options.read_timeout:
-                self._abort(f"the client sent no HTTP/2 for {options.read_timeout:g} s")
-                return
-        elif self.connection.calls:
-            self._last_call = now
-        elif now - self._last_call >= options.max_connection_idle:
-            self.connection.go_away(True)
-        if self._waiting or now - self._last_read < options.keepalive_time:
-            self._pinged = 0.0
-        elif not self._pinged:
-            self._pinged = now
-            self.connection.ping()
-        elif now - self._pinged >= options.keepalive_timeout:
-            self._abort(f"the client did not answer a ping in {options.keepalive_timeout:g} s")
-            return
-        # A call can't go on while nothing of its connection is read or sent.
-        sweeps_in = 0 if self._waiting else round(options.read_timeout / self._interval)
-        sweeps_out = 0 if self._paused else round(options.write_timeout / self._interval)
-        self._events.extend(self.connection.sweep(sweeps_in, sweeps_out))
-        if not self._handling:
-            self._handle_some()
-        self._watch = self._loop.call_later(self._interval, self._look)
-
-    def _abort(self, text: str) -> None:
+    def abort(self, text: str) -> None:
+        """Ends the connection at once. `text` says why."""
         self._server.refused(Code.UNAVAILABLE, text, "", self.peer)
         if self.transport is not None:
             self.transport.abort()
@@ -210,6 +171,12 @@ class Protocol(asyncio.BufferedProtocol):
         self._flush()
 
     # What comes from the connection.
+
+    def take(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """Handles events of the connection."""
+        self._events.extend(events)
+        if not self._handling:
+            self._handle_some()
 
     def _handle_some(self) -> None:
         """Handles some events, and leaves the others to the next turn of the loop, because other connections wait."""
@@ -234,14 +201,14 @@ class Protocol(asyncio.BufferedProtocol):
         if self._events and not self._handling and self.connection.unsent < _UNSENT:
             self._handling = True
             self._loop.call_soon(self._handle_some)
-        wait = self._paused or (self._handling and bool(self._events)) or len(self._events) > _EVENTS
-        if self.transport is not None and wait != self._waiting:
-            self._waiting = wait
-            if wait:
-                self.transport.pause_reading()
-            else:
-                self._last_read = self.time()
+        reads = self.takes and not (self._handling and self._events) and len(self._events) <= _EVENTS
+        if self.transport is not None and reads != self.reads:
+            self.reads = reads
+            if reads:
+                self._patience.last_read = self.time()
                 self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
 
     def _handle(self, event: tuple[Any, ...]) -> None:
         kind, stream = event[0], event[1]
@@ -452,13 +419,13 @@ class Protocol(asyncio.BufferedProtocol):
             return
         connection = self.connection
         try:
-            while not self._paused and (out := connection.output(_WRITE)):
+            while self.takes and (out := connection.output(_WRITE)):
                 if len(out) == 1:
                     transport.write(out[0])
                 else:
                     transport.writelines(out)
         except ProtocolError as error:
-            self._abort(str(error))
+            self.abort(str(error))
             return
         self._sent.set()
         if connection.done:

@@ -24,8 +24,8 @@ _WITH_PAST = "opgate_gateway_process_deaths_total"
 class _Family:
     """The lines of one metric: its HELP and TYPE, and the values of its samples by what stands before them."""
 
-    def __init__(self, heads: list[str], name: str, kind: str) -> None:
-        self.heads = heads
+    def __init__(self, comments: list[str], name: str, kind: str) -> None:
+        self.comments = comments
         self.name = name
         self.kind = kind
         self.samples: dict[str, float] = {}
@@ -51,7 +51,7 @@ def _read(text: bytes) -> dict[str, _Family]:
 def _write(families: Iterable[_Family]) -> bytes:
     lines: list[str] = []
     for family in families:
-        lines += family.heads
+        lines += family.comments
         # The package has no types.
         write: Callable[[float], str] = floatToGoString
         lines += [f"{sample} {write(value)}" for sample, value in family.samples.items()]

@@ -145,31 +145,31 @@ class ModelMetrics:
         """Yields the lines of every metric, those of a model's version as one text."""
         rows = [(_labels(m.spec.name, m.spec.version), m.statistics) for m in self._models()]
         for name, text, read in (*_COUNTERS, *_CACHE_COUNTERS):
-            yield _head(name, text, "counter")
+            yield _comments(name, text, "counter")
             for labels, statistics in rows:
                 yield f"{name}{{{labels}}} {_number(read(statistics))}\n"
         name = "nv_inference_request_failure"
-        yield _head(name, "Number of failed inference requests", "counter")
+        yield _comments(name, "Number of failed inference requests", "counter")
         for labels, statistics in rows:
             for reason, count in sorted({"BACKEND": 0, **statistics.failures}.items()):
                 model, _, version = labels.rpartition(",")
                 yield f'{name}{{{model},reason="{reason}",{version}}} {_number(count)}\n'
         for name, text, gauge in _GAUGES:
-            yield _head(name, text, "gauge")
+            yield _comments(name, text, "gauge")
             for labels, statistics in rows:
                 if (value := gauge(statistics)) is not None:
                     yield f"{name}{{{labels}}} {_number(value)}\n"
         for name, text, read in _OWN_COUNTERS:
-            yield _head(f"{name}_total", text, "counter")
+            yield _comments(f"{name}_total", text, "counter")
             for labels, statistics in rows:
                 yield f"{name}_total{{{labels}}} {_number(read(statistics))}\n"
         for name, text, unit, histogram in _HISTOGRAMS:
-            yield _head(name, text, "histogram")
+            yield _comments(name, text, "histogram")
             for labels, statistics in rows:
                 yield _histogram(name, labels, histogram(statistics), unit)
 
 
-def _head(name: str, text: str, kind: str) -> str:
+def _comments(name: str, text: str, kind: str) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 

@@ -199,11 +199,11 @@ class TraceFile:
     def add(self, settings: TraceSettings, answer: Answer, request: Request) -> None:
         """Adds the trace of an answered request."""
         self._number += 1
-        head = {"id": self._number, "model_name": answer.model, "model_version": answer.version or ""}
+        facts = {"id": self._number, "model_name": answer.model, "model_version": answer.version or ""}
         if request.id:
-            head["request_id"] = request.id
+            facts["request_id"] = request.id
         stamps = {"id": self._number, "timestamps": [{"name": n, "ns": ns} for n, ns in _stamps(request.times())]}
-        self._waiting.append((settings, [head, stamps]))
+        self._waiting.append((settings, [facts, stamps]))
         if len(self._waiting) >= _BATCH:
             self._flush()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.core.checks import Head
+from opgate.service.core.checks import TensorInfo
 from opgate.service.core.errors import ServingError, invalid
 from opgate.service.core.request import Array
 from opgate.service.core.spec import ModelSpec
@@ -90,8 +90,8 @@ def of_request(parameters: Mapping[str, Any], inputs: int) -> str:
 
 
 def of_input(
-    parameters: Mapping[str, Any], of_request: str, spec: ModelSpec, head: Head, in_json: bool = False
-) -> tuple[Head, Content | None]:
+    parameters: Mapping[str, Any], of_request: str, spec: ModelSpec, info: TensorInfo, in_json: bool = False
+) -> tuple[TensorInfo, Content | None]:
     """Returns an input with the shape that the model wants, and its content, None if the request names none for it.
 
     Such an input may have the shape [N] for [N, 1] and the other way around. `in_json` says whether its data is in
@@ -99,18 +99,18 @@ def of_input(
     (INVALID).
     """
     if not of_request and PARAMETER not in parameters:
-        return head, None
-    where = f"input '{head.name}'"
+        return info, None
+    where = f"input '{info.name}'"
     name = _named(parameters, where, _OF_TENSORS) or (of_request if of_request != PANDAS else "")
     if not name and not of_request:
-        return head, None
-    tensor = spec.inputs.get(head.name)
-    if in_json and name == BASE64 and tensor is not None and tensor.is_file and head.datatype in ("BYTES", "UINT8"):
-        return Head(head.name, "UINT8", files.sent_shape(spec, tensor, head.shape)), Content(BASE64, files=True)
-    _check_datatype(name, head.datatype, where)
+        return info, None
+    tensor = spec.inputs.get(info.name)
+    if in_json and name == BASE64 and tensor is not None and tensor.is_file and info.datatype in ("BYTES", "UINT8"):
+        return TensorInfo(info.name, "UINT8", files.sent_shape(spec, tensor, info.shape)), Content(BASE64, files=True)
+    _check_datatype(name, info.datatype, where)
     if of_request == PANDAS:
-        _check_column(head.shape, where)
-    return replace(head, shape=_fitting(spec, head)), Content(name, of_request == PANDAS)
+        _check_column(info.shape, where)
+    return replace(info, shape=_fitting(spec, info)), Content(name, of_request == PANDAS)
 
 
 def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, name: str) -> Content | None:
@@ -153,8 +153,8 @@ def _check_datatype(content_type: str, datatype: str, where: str) -> None:
         raise invalid(f"{where}: content_type {content_type} needs the datatype BYTES, got {datatype}")
 
 
-def _fitting(spec: ModelSpec, head: Head) -> tuple[int, ...]:
-    tensor, shape = spec.inputs.get(head.name), head.shape
+def _fitting(spec: ModelSpec, info: TensorInfo) -> tuple[int, ...]:
+    tensor, shape = spec.inputs.get(info.name), info.shape
     if tensor is None:
         return shape
     rank = len(tensor.dims) + int(spec.batched)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.presentation import Presentation
@@ -81,8 +81,8 @@ def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits)
     for name, value in values.items():
         array = _array(_known(spec, name), value, limits)
         arrays[name] = array[None] if spec.batched else array
-    heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
-    fit = check_inputs(spec, heads, limits)
+    infos = [TensorInfo(name, spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+    fit = check_inputs(spec, infos, limits)
     return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgate.service.core.checks import Fit, Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Fit, Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Array, Options, Request, Response
@@ -71,12 +71,12 @@ _RAW_COST = 16
 _RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
 _CONTENTS_STRING_COST = 16
-# What a byte of a head costs that has to be checked.
-_HEAD_COST = 4
+# What a byte of an envelope costs that has to be checked.
+_ENVELOPE_COST = 4
 # What a byte of strings costs that are read by a content type.
 _CONTENT_COST = 8
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
-_MAX_HEAD_BYTES = 1 << 20
+_MAX_ENVELOPE_BYTES = 1 << 20
 _MAX_PARTS = 4096
 _MOST_DIMS = 64
 # The number of raw_output_contents in ModelInferResponse.
@@ -95,7 +95,7 @@ class _Input(NamedTuple):
 
 
 class GrpcPlan(Plan[bytes]):
-    """The head of a message: all of it but the data of its tensors. Of answers it keeps the head."""
+    """The envelope of a message: all of it but the data of its tensors. Of answers it keeps the envelope."""
 
     __slots__ = ("has_content", "has_strings", "inputs", "is_plain", "model", "version")
 
@@ -110,7 +110,7 @@ class GrpcPlan(Plan[bytes]):
         inputs: Sequence[_Input],
         shared: Mapping[int, Place],
     ) -> None:
-        """`asked` is the parsed head, and `shared` says where inputs lie in shared memory, by their indices."""
+        """`asked` is the parsed envelope, and `shared` says where inputs lie in shared memory, by their indices."""
         super().__init__(
             spec,
             asked.id,
@@ -139,27 +139,27 @@ class GrpcPlan(Plan[bytes]):
 
 
 class Message:
-    """An encoded ModelInferRequest in its parts: the head, and where the data of its tensors lies."""
+    """An encoded ModelInferRequest in its parts: the envelope, and where the data of its tensors lies."""
 
-    __slots__ = ("contents", "data", "head", "raws")
+    __slots__ = ("contents", "data", "envelope", "raws")
 
     def __init__(self, data: bytes | memoryview) -> None:
-        """Raises ServingError: INVALID if it is not a message, TOO_LARGE if its head is too long."""
+        """Raises ServingError: INVALID if it is not a message, TOO_LARGE if its envelope is too long."""
         self.data = data
         try:
-            self.head, self.raws, self.contents = split(data, _MAX_HEAD_BYTES, _MAX_PARTS)
+            self.envelope, self.raws, self.contents = split(data, _MAX_ENVELOPE_BYTES, _MAX_PARTS)
         except Broken:
             raise not_a_message() from None
         except TooLarge:
             raise ServingError(
                 Kind.TOO_LARGE,
-                f"the message is over the limit of {_MAX_HEAD_BYTES} bytes beside the data of its tensors, or of "
+                f"the message is over the limit of {_MAX_ENVELOPE_BYTES} bytes beside the data of its tensors, or of "
                 f"{_MAX_PARTS} entries of raw_input_contents or contents",
             ) from None
 
     def data_bytes(self) -> int:
         """Returns the number of bytes that hold data of tensors."""
-        return len(self.data) - len(self.head)
+        return len(self.data) - len(self.envelope)
 
 
 def not_a_message() -> ServingError:
@@ -177,17 +177,17 @@ class Decoder:
         self._plans: Plans[GrpcPlan] = Plans()
 
     def known(self, message: Message) -> GrpcPlan | None:
-        """Returns the plan of a message whose head came before."""
-        return None if message.contents else self._plans.get(message.head)
+        """Returns the plan of a message whose envelope came before."""
+        return None if message.contents else self._plans.get(message.envelope)
 
     def keep(self, message: Message, request: Request) -> None:
         """Remembers the plan of a request that was decoded."""
         plan: GrpcPlan = request.context
         if not message.contents and len(message.raws) == len(plan.inputs):  # empty tensors need no data
-            self._plans.keep(message.head, plan)
+            self._plans.keep(message.envelope, plan)
 
     def repeat(self, message: Message, plan: GrpcPlan) -> Request:
-        """Returns the request of a message whose head has a plan. Raises ServingError."""
+        """Returns the request of a message whose envelope has a plan. Raises ServingError."""
         return plan.request(_raw_arrays(plan, message, self._limits), self._regions, self._limits)
 
     def cost(self, message: Message, asked: Any, spec: ModelSpec) -> int:
@@ -196,10 +196,10 @@ class Decoder:
             return 0  # it is refused at once
         strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
         content = any(content_types.PARAMETER in tensor.parameters for tensor in (asked, *asked.inputs))
-        return _cost(message, strings, content) + len(message.head) * _HEAD_COST
+        return _cost(message, strings, content) + len(message.envelope) * _ENVELOPE_COST
 
     def decode(self, message: Message, asked: Any, spec: ModelSpec) -> Request:
-        """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError.
+        """Checks a message, of which `asked` is the parsed envelope, and returns it as a Request. Raises ServingError.
 
         The arrays of inputs that come as raw contents are views on the message, or copies if their place in it is not
         aligned for their type. Inputs in shared memory are missing until `request.shared.read`.
@@ -210,7 +210,7 @@ class Decoder:
             raise ServingError(Kind.TOO_LARGE, text)
         parameters = _plain(asked.parameters, "the request")
         of_request = content_types.of_request(parameters, len(asked.inputs))
-        heads: list[Head] = []
+        infos: list[TensorInfo] = []
         inputs: list[_Input] = []
         shared: dict[int, Place] = {}
         seen: set[str] = set()
@@ -220,26 +220,26 @@ class Decoder:
             counts = item.parameters and item.name in spec.inputs and item.name not in seen
             seen.add(item.name)
             of_item = _plain(item.parameters, where) if counts else {}
-            head, content = content_types.of_input(of_item, of_request, spec, _head(item))
-            heads.append(head)
-            inputs.append(_Input(head.name, DATATYPES[head.datatype], head.shape, content))
+            info, content = content_types.of_input(of_item, of_request, spec, _info(item))
+            infos.append(info)
+            inputs.append(_Input(info.name, DATATYPES[info.datatype], info.shape, content))
             if (place := shared_place(of_item, where)) is not None:
                 shared[i] = place
-        fit = check_inputs(spec, heads, limits)
+        fit = check_inputs(spec, infos, limits)
         outputs = _outputs(asked, spec, of_request, limits)
         plan = GrpcPlan(asked, spec, fit, outputs, request_options(parameters), of_request, inputs, shared)
         for index, _, _ in message.contents:
             if index in shared or message.raws:
                 other = "shared_memory_region" if index in shared else "raw_input_contents"
-                raise invalid(f"input '{heads[index].name}' has both contents and {other}")
+                raise invalid(f"input '{infos[index].name}' has both contents and {other}")
         arrays = _raw_arrays(plan, message, limits) if message.raws else _typed_arrays(plan.inputs, message, limits)
         return plan.request(arrays, self._regions, limits)
 
 
-def _head(item: Any) -> Head:
+def _info(item: Any) -> TensorInfo:
     if len(item.shape) > _MOST_DIMS:
         raise invalid(f"input '{item.name}': shape: expected at most {_MOST_DIMS} sizes, got {len(item.shape)}")
-    return Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape))
+    return TensorInfo(item.name, check_datatype(item.datatype, item.name), tuple(item.shape))
 
 
 def _outputs(asked: Any, spec: ModelSpec, of_request: str, limits: Limits) -> tuple[Output, ...]:
@@ -399,13 +399,13 @@ def _encode(request: Request, result: Mapping[str, Array], parameters: Parameter
     if not plan.is_plain:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
     shapes = tuple(map(SHAPE, arrays))
-    head = None if parameters else plan.answer_head(shapes)
-    if head is None:
-        head = _answer_head(plan, plan.answered, arrays, parameters)
+    envelope = None if parameters else plan.answer_envelope(shapes)
+    if envelope is None:
+        envelope = _answer_envelope(plan, plan.answered, arrays, parameters)
         if not parameters:
-            plan.keep_answer_head(shapes, head, len(head))
+            plan.keep_answer_envelope(shapes, envelope, len(envelope))
     parts: Parts = []
-    small = head  # what goes before the next large output
+    small = envelope  # what goes before the next large output
     total = 0
     for output, array in zip(plan.answered, arrays, strict=True):
         data = to_raw(array, output.datatype)
@@ -419,7 +419,7 @@ def _encode(request: Request, result: Mapping[str, Array], parameters: Parameter
         else:
             parts += (small, data)
             small = b""
-    if total + len(head) > _MOST_BYTES:
+    if total + len(envelope) > _MOST_BYTES:
         raise too_large(f"the answer of {total} bytes", _MOST_BYTES)
     if small:
         parts.append(small)
@@ -453,7 +453,7 @@ def encode_part(request: Request, response: Response) -> Parts:
 
 def encode_end(request: Request) -> Parts:
     """Returns the encoded ModelStreamInferResponse without outputs that ends several responses."""
-    return _in_stream([_final(_answer_head(request.context, (), (), {}), True)])
+    return _in_stream([_final(_answer_envelope(request.context, (), (), {}), True)])
 
 
 def stream_error(text: str, id: str, final: bool | None = None) -> Parts:
@@ -472,9 +472,9 @@ def _in_stream(parts: Parts) -> Parts:
     return [_STREAM_TAG + _varint(sum(map(len, parts))), *parts]
 
 
-def _final(head: bytes, final: bool) -> bytes:
-    """Returns the head of a response with the parameter triton_final_response."""
-    return head + (_FINAL if final else _NOT_FINAL)
+def _final(envelope: bytes, final: bool) -> bytes:
+    """Returns the envelope of a response with the parameter triton_final_response."""
+    return envelope + (_FINAL if final else _NOT_FINAL)
 
 
 _RAW_TAG = bytes([_RAW_OUTPUTS << 3 | 2])
@@ -491,7 +491,9 @@ _FINAL, _NOT_FINAL = _parameter(True), _parameter(False)
 _STREAM_TAG = bytes([2 << 3 | 2])
 
 
-def _answer_head(plan: GrpcPlan, outputs: Sequence[Output], arrays: Sequence[Array], parameters: Parameters) -> bytes:
+def _answer_envelope(
+    plan: GrpcPlan, outputs: Sequence[Output], arrays: Sequence[Array], parameters: Parameters
+) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
     kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}

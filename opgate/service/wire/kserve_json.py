@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from opgate.service.core.checks import Fit, Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Fit, Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.core.request import Array, Options, Request
@@ -69,8 +69,8 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
     """The JSON of a body without the data of its tensors. Of answers it keeps the JSON around the data."""
 
     __slots__ = (
-        "as_computed", "binary", "from_json", "from_tail", "has_files", "keeps_heads", "only_binary", "shared", "size",
-        "tail",
+        "as_computed", "binary", "from_json", "from_tail", "has_files", "keeps_envelopes", "only_binary", "shared",
+        "size", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -104,10 +104,10 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
         # it says how many bytes the strings behind it take.
         self.as_computed = all(output.classification is None and output.content is None for output in answered)
         in_json = [not (binary or output.place is not None) for output, binary in zip(answered, binary, strict=True)]
-        self.keeps_heads = self.as_computed and all(
+        self.keeps_envelopes = self.as_computed and all(
             inside or output.datatype.itemsize for output, inside in zip(answered, in_json, strict=True)
         )
-        self.only_binary = self.keeps_heads and self.tail and all(binary)
+        self.only_binary = self.keeps_envelopes and self.tail and all(binary)
 
     def keep_only(self, names: Container[str]) -> None:
         """Leaves out the outputs that have other names."""
@@ -178,10 +178,10 @@ class Decoder:
 
     def _with_sizes(self, plan: JsonPlan, arrays: Mapping[str, Array]) -> JsonPlan:
         """Returns a plan for files as large as these. Raises ServingError as `check_inputs` does."""
-        heads = [Head(name, self._spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
-        heads += [Head(item.name, item.datatype.name, item.shape) for item in plan.shared]
+        infos = [TensorInfo(name, self._spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+        infos += [TensorInfo(item.name, item.datatype.name, item.shape) for item in plan.shared]
         sized = copy.copy(plan)
-        sized.fit = check_inputs(self._spec, heads, self._limits)
+        sized.fit = check_inputs(self._spec, infos, self._limits)
         return sized
 
     def _planned(self, body: Bytes, length: int) -> tuple[JsonPlan, list[JsonValue]]:
@@ -234,7 +234,7 @@ class Decoder:
                 shape[variable[0]] = total // unit
             data = from_raw(body, 0, total, tensor.datatype, tuple(shape), tensor.name, self._limits)
         full = (1, *shape) if spec.batched else tuple(shape)
-        fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
+        fit = check_inputs(spec, [TensorInfo(tensor.name, tensor.datatype.name, full)], self._limits)
         outputs = tuple(wanted_output(spec, name, {}, None, "", self._limits) for name in spec.outputs)
         plan = JsonPlan(spec, "", fit, outputs, Options(), "", (True,) * len(outputs))
         return plan.request({tensor.name: data.reshape(full)}, self._regions, self._limits)
@@ -244,29 +244,29 @@ class Decoder:
         parameters = _parameters(message, "the request")
         items = _items(message, "inputs", self._limits)
         of_request = content_types.of_request(parameters, len(items))
-        heads: list[Head] = []
-        pending: list[tuple[dict[str, Any], dict[str, Any], Head, tuple[int, ...], Content | None]] = []
+        infos: list[TensorInfo] = []
+        pending: list[tuple[dict[str, Any], dict[str, Any], TensorInfo, tuple[int, ...], Content | None]] = []
         for item in items:
-            sent = _head(item)
+            sent = _info(item)
             of_item = _parameters(item, f"input '{sent.name}'") if "parameters" in item else {}
-            head, content = content_types.of_input(of_item, of_request, self._spec, sent, "data" in item)
-            heads.append(head)
-            pending.append((item, of_item, head, sent.shape, content))
-        fit = check_inputs(self._spec, heads, self._limits)
+            info, content = content_types.of_input(of_item, of_request, self._spec, sent, "data" in item)
+            infos.append(info)
+            pending.append((item, of_item, info, sent.shape, content))
+        fit = check_inputs(self._spec, infos, self._limits)
         from_json: list[JsonInput] = []
         from_tail: list[BinaryInput] = []
         shared: list[SharedInput] = []
         offset = 0
-        for item, of_item, head, sent_shape, content in pending:
-            what = (head.name, DATATYPES[head.datatype], head.shape, content)
-            size, place = _source(item, of_item, head.name)
+        for item, of_item, info, sent_shape, content in pending:
+            what = (info.name, DATATYPES[info.datatype], info.shape, content)
+            size, place = _source(item, of_item, info.name)
             if place is not None:
                 shared.append(SharedInput(*what, place))
             elif size is not None:
                 from_tail.append(BinaryInput(*what, offset, size))
                 offset += size
             else:
-                from_json.append(JsonInput(*what, _index(item["data"], values, head.name), sent_shape))
+                from_json.append(JsonInput(*what, _index(item["data"], values, info.name), sent_shape))
         outputs, binary = self._outputs(message, parameters, of_request)
         id = message.get("id", "")
         if not isinstance(id, str):
@@ -314,7 +314,7 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else json_kind(value)
 
 
-def _head(item: Mapping[str, Any]) -> Head:
+def _info(item: Mapping[str, Any]) -> TensorInfo:
     name = item.get("name")
     if not isinstance(name, str):
         raise invalid(f"an input's name: expected a string, got {_kind(name)}")
@@ -324,7 +324,7 @@ def _head(item: Mapping[str, Any]) -> Head:
         raise invalid(f"input '{name}': shape: expected at most {_MOST_DIMS} sizes, got {len(shape)}")
     if not isinstance(shape, list) or not all(type(size) is int and -1 << 62 < size < 1 << 62 for size in shape):
         raise invalid(f"input '{name}': shape: expected a list of integers, got {str(shape)[:80]}")
-    return Head(name, datatype, tuple(shape))
+    return TensorInfo(name, datatype, tuple(shape))
 
 
 def _index(index: Any, values: int, name: str) -> int:
@@ -373,8 +373,9 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     arrays = list(map(result.__getitem__, plan.outputs))
     shapes = tuple(map(SHAPE, arrays))
     parameters = request.parameters
-    if plan.only_binary and not parameters and (head := plan.answer_head(shapes)) is not None:  # the fastest way
-        return len(head[0]), [head[0], *map(elements, arrays)]
+    # The fastest way.
+    if plan.only_binary and not parameters and (envelope := plan.answer_envelope(shapes)) is not None:
+        return len(envelope[0]), [envelope[0], *map(elements, arrays)]
     if not plan.as_computed:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
         shapes = tuple(map(SHAPE, arrays))
@@ -383,12 +384,12 @@ def encode(request: Request) -> tuple[int | None, Parts]:
         to_raw(array, output.datatype) if binary or output.place is not None else None
         for output, array, binary in zip(plan.answered, arrays, plan.binary, strict=True)
     ]
-    head = None if parameters else plan.answer_head(shapes)
-    if head is None:
-        head = _answer_head(plan, shapes, data, parameters)
-        if plan.keeps_heads and not parameters:
-            plan.keep_answer_head(shapes, head, sum(map(len, head)))
-    pieces = iter(head)
+    envelope = None if parameters else plan.answer_envelope(shapes)
+    if envelope is None:
+        envelope = _answer_envelope(plan, shapes, data, parameters)
+        if plan.keeps_envelopes and not parameters:
+            plan.keep_answer_envelope(shapes, envelope, sum(map(len, envelope)))
+    pieces = iter(envelope)
     parts: Parts = [next(pieces)]
     tail: Parts = []
     for output, array, raw in zip(plan.answered, arrays, data, strict=True):
@@ -407,7 +408,7 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     return len(parts[0]), parts + tail
 
 
-def _answer_head(
+def _answer_envelope(
     plan: JsonPlan,
     shapes: Shapes,
     data: Sequence[bytes | memoryview | None],

@@ -1,4 +1,7 @@
-"""What the gateway knows of a request when it has read all but its data, and keeps for other requests like it."""
+"""What the gateway knows of a request when it has read its envelope, and keeps for other requests like it.
+
+The envelope of a request, and of an answer, is all of it but the data of its tensors.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from opgate.service.shared_memory import Regions
 from opgate.service.wire.kserve_rules import Output, find_sharing
 from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
 
-# So many plans are kept of a model, for heads of at most so many bytes, and in a plan the heads of answers for so many
-# combinations of shapes.
+# So many plans are kept of a model, for envelopes of at most so many bytes. A plan keeps the envelopes of answers for
+# so many combinations of shapes.
 _MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
-_MAX_ANSWER_HEADS = 16
+_MAX_ANSWER_ENVELOPES = 16
 
 Shapes = tuple[tuple[int, ...], ...]
 #: Returns the shape of an array.
@@ -28,9 +31,9 @@ A = TypeVar("A")
 
 
 class Plan(Generic[A]):
-    """A checked head: everything about a request except its data. `A` is what a protocol keeps of the answers."""
+    """A checked envelope: all of a request but the data of its tensors. `A` is what a protocol keeps of the answers."""
 
-    __slots__ = ("_heads", "answered", "content", "fit", "id", "options", "outputs", "sharing", "spec")
+    __slots__ = ("_envelopes", "answered", "content", "fit", "id", "options", "outputs", "sharing", "spec")
 
     def __init__(
         self,
@@ -52,12 +55,12 @@ class Plan(Generic[A]):
         self.options = options
         self.sharing = find_sharing(shared, answered)  # None if no tensor lies in shared memory
         self.content = content
-        self._heads: dict[Shapes, A] = {}
+        self._envelopes: dict[Shapes, A] = {}
         self.derive()
 
     @property
     def may_repeat(self) -> bool:
-        """Whether another request may have the same head. A client gives each another id, or counts a sequence on."""
+        """Whether another request may have the same envelope: it has no id, and no place in a sequence."""
         return not self.id and self.options.sequence is None
 
     def request(self, arrays: dict[str, Array], regions: Regions | None, limits: Limits) -> Request:
@@ -80,7 +83,7 @@ class Plan(Generic[A]):
             return self
         fewer = copy.copy(self)
         fewer.keep_only(result)
-        fewer._heads = {}
+        fewer._envelopes = {}
         fewer.derive()
         return fewer
 
@@ -88,21 +91,21 @@ class Plan(Generic[A]):
         """Leaves out the outputs that have other names."""
         self.answered = tuple([output for output in self.answered if output.name in names])
 
-    def answer_head(self, shapes: Shapes) -> A | None:
+    def answer_envelope(self, shapes: Shapes) -> A | None:
         """Returns what was kept of an answer whose outputs had these shapes."""
-        return self._heads.get(shapes)
+        return self._envelopes.get(shapes)
 
-    def keep_answer_head(self, shapes: Shapes, head: A, size: int) -> None:
+    def keep_answer_envelope(self, shapes: Shapes, envelope: A, size: int) -> None:
         """Keeps what answers with these shapes have in common, which takes so many bytes."""
-        if not self.id and len(self._heads) < _MAX_ANSWER_HEADS and size <= MAX_PLAN_BYTES:
-            self._heads[shapes] = head
+        if not self.id and len(self._envelopes) < _MAX_ANSWER_ENVELOPES and size <= MAX_PLAN_BYTES:
+            self._envelopes[shapes] = envelope
 
 
 P = TypeVar("P", bound=Plan)  # type: ignore[type-arg]
 
 
 class Plans(Generic[P]):
-    """The plans of heads that came before, for one model or protocol. Any thread may use them."""
+    """The plans of envelopes that came before, for one model or protocol. Any thread may use them."""
 
     def __init__(self) -> None:
         self._plans: dict[bytes, P] = {}
@@ -111,15 +114,15 @@ class Plans(Generic[P]):
     def __len__(self) -> int:
         return len(self._plans)
 
-    def get(self, head: bytes) -> P | None:
-        """Returns the plan of a head, None if it is not kept."""
-        return self._plans.get(head)
+    def get(self, envelope: bytes) -> P | None:
+        """Returns the plan of an envelope, None if it is not kept."""
+        return self._plans.get(envelope)
 
-    def keep(self, head: bytes, plan: P) -> None:
-        """Keeps a plan if other requests may have its head, in the place of the oldest one if there are too many."""
-        if len(head) > MAX_PLAN_BYTES or not plan.may_repeat:
+    def keep(self, envelope: bytes, plan: P) -> None:
+        """Keeps a plan if other requests may have its envelope. It takes the place of the oldest if there are many."""
+        if len(envelope) > MAX_PLAN_BYTES or not plan.may_repeat:
             return
         with self._lock:
             if len(self._plans) >= _MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[head] = plan
+            self._plans[envelope] = plan

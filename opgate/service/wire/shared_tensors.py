@@ -38,8 +38,8 @@ class SharedInput(NamedTuple):
 
 
 class Sharing:
-    """The tensors in shared memory of all requests with one head. The regions are looked up for each request, because
-    clients register and unregister them meanwhile."""
+    """The tensors in shared memory of all requests with one envelope. The regions are looked up for each request,
+    because clients register and unregister them meanwhile."""
 
     __slots__ = ("cost", "inputs", "outputs")
 

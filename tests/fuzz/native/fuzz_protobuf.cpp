@@ -45,24 +45,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t flags = opgate::fuzz::take_byte(input);
   const size_t room = opgate::fuzz::take_byte(input);
   const std::vector<uint8_t> exact(input.begin(), input.end());
-  const size_t most_head = flags & 1 ? 40 : 1 << 16, most_parts = flags & 2 ? 2 : 256;
+  const size_t most_envelope = flags & 1 ? 40 : 1 << 16, most_parts = flags & 2 ? 2 : 256;
   Parts parts;
-  const Outcome outcome = split_message(exact.data(), exact.size(), most_head, most_parts, parts);
+  const Outcome outcome = split_message(exact.data(), exact.size(), most_envelope, most_parts, parts);
   if (outcome != Outcome::kFine) {
     ++counts()[outcome == Outcome::kBroken ? "broken" : "large"];
     return 0;
   }
   ++counts()["fine"];
-  check(parts.head.size() <= most_head && parts.raws.size() <= most_parts && parts.contents.size() <= most_parts,
-        "no part is over its limit");
+  check(
+      parts.envelope.size() <= most_envelope && parts.raws.size() <= most_parts && parts.contents.size() <= most_parts,
+      "no part is over its limit");
   for (const Span& raw : parts.raws) check(raw.at + raw.size <= exact.size(), "a raw tensor lies in the message");
   for (const auto& [index, span] : parts.contents) {
     check(span.at + span.size <= exact.size() && index < exact.size(), "the contents lie in the message");
     for (const Kind& kind : kKinds) read(exact.data(), span, kind, room);
   }
   Parts again;
-  const auto* head = reinterpret_cast<const uint8_t*>(parts.head.data());
-  check(split_message(head, parts.head.size(), most_head, most_parts, again) == Outcome::kFine, "a head is a message");
-  check(again.head == parts.head && again.raws.empty() && again.contents.empty(), "a head has no tensors");
+  const auto* envelope = reinterpret_cast<const uint8_t*>(parts.envelope.data());
+  check(split_message(envelope, parts.envelope.size(), most_envelope, most_parts, again) == Outcome::kFine,
+        "an envelope is a message");
+  check(again.envelope == parts.envelope && again.raws.empty() && again.contents.empty(), "an envelope has no tensors");
   return 0;
 }
