@@ -119,12 +119,11 @@ struct CudaLoop {
   }
 };
 
-/// The kernel of an elementwise op: OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>).
+/// The kernel of an elementwise op.
 template <typename Formula>
 using CudaElementwise = ElementwiseKernel<Formula, CudaLoop<float>>;
 
-/// The same for a formula that uses only arithmetic, comparisons and the functions of elementary.h. It computes 16-bit
-/// types as FastFloat, with the fast approximations of the GPU.
+/// The same for OPGATE_FAST_ELEMENTWISE: it computes 16-bit types as FastFloat.
 template <typename Formula>
 using FastCudaElementwise = ElementwiseKernel<Formula, CudaLoop<FastFloat>>;
 
