@@ -138,7 +138,7 @@ def test_no_kernel_spills(kernels: Sequence[Kernel], record_property: Callable[[
 
 
 def test_elementwise_kernels_load_and_store_16_bytes_at_once(kernels: Sequence[Kernel]) -> None:
-    vectors = [kernel for kernel in kernels if kernel.function == "run" and kernel.arguments[0] != "1"]
+    vectors = [kernel for kernel in kernels if kernel.function == "map_lanes" and kernel.arguments[0] != "1"]
     assert {"leaky_relu", "mish_backward", "my_add", "swish"} <= {kernel.op for kernel in vectors}
     for kernel in vectors:
         _lanes, _computed, _output, _formula, *inputs = kernel.arguments
