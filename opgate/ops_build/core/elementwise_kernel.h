@@ -34,9 +34,9 @@ struct CheckOf<Formula> {
 };
 
 /// A kernel that computes element i of the output from the elements i of the inputs. All tensors have one dtype and one
-/// shape. `Formula` (elementary.h) is constructed from the attributes if it has a constructor for them. If it has a
-/// function choose(attributes, run), that calls run(formula) with another formula. `Loop` runs the formula over all
-/// elements, on one device.
+/// shape. `Formula` (elementary.h) is constructed from the attributes if it has a constructor for them. Or it has a
+/// static function choose(attributes, run), which calls run(formula) with one of several formulas. `Loop` runs a
+/// formula over all elements, on one device.
 template <typename Formula, typename Loop>
 struct ElementwiseKernel : CheckOf<Formula> {
   template <typename T>

@@ -39,6 +39,7 @@ using runner::must;
 
 void must(cudaError_t error, const char* doing) { runner::must(cuda::status(error, doing)); }
 
+/// Memory on a stream.
 struct Cuda {
   static constexpr Device kDevice = Device::cuda;
   using Stream = cudaStream_t;
