@@ -1,6 +1,6 @@
 """The folder of an op and the files in it.
 
-<op>/<op>.cpp, <op>.cu     the kernels, beside their headers
+<op>/<op>.cpp, <op>.cu     the kernels, beside their headers. The build generates those of an elementwise op.
 <op>/reference.py          `reference(...)`: the op in NumPy
 <op>/cases.py              `cases(types)`: the cases; `large(types)`: one large case, for measuring time
 <op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, if they can express it
@@ -35,6 +35,14 @@ _NAMED = re.compile(
     r'"(\w+)"(?=\s*[\]),])'
 )
 
+#: How a header states that its op is elementwise, and what is in the sources that are generated then: a header, a macro
+#: and a template.
+_ELEMENTWISE = re.compile(r"\bOPGATE_(FAST_)?ELEMENTWISE\(\s*(\w+)")
+_GENERATED = {
+    ".cpp": ("core/elementwise.h", "OPGATE_CPU_KERNEL", "CpuElementwise"),
+    ".cu": ("core/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
+}
+
 _Types = Mapping[str, "np.dtype[Any]"]
 
 
@@ -49,10 +57,39 @@ class OpFolder:
         """The C++ and CUDA source files, sorted."""
         return sorted(file for file in self.path.iterdir() if file.suffix in SOURCE_SUFFIXES)
 
+    def generated_sources(self, headers: Path | None = None) -> dict[str, str]:
+        """Returns the texts of the sources that the build generates for an elementwise op, by name: <op>.cpp and
+        <op>.cu, without one that the folder has.
+
+        They include the op's header from the folder `headers`, by default the op's. The compiler's messages place the
+        kernel at the line of the header that has OPGATE_ELEMENTWISE.
+        """
+        generated: dict[str, str] = {}
+        for header in (file for file in self.sources if file.suffix == ".h"):
+            path = (headers or self.path.absolute()) / header.name
+            text = _without_comments(header.read_text(errors="replace"))
+            for match in _ELEMENTWISE.finditer(text):
+                for suffix, (elementwise, macro, kernel) in _GENERATED.items():
+                    if (self.path / f"{self.path.name}{suffix}").is_file():
+                        continue
+                    fast = "Fast" if match[1] and suffix == ".cu" else ""
+                    generated[f"{self.path.name}{suffix}"] = (
+                        f'#include "{path}"\n'
+                        f'#include "{elementwise}"\n'
+                        f'#line {text.count(chr(10), 0, match.start()) + 1} "{path}"\n'
+                        f"{macro}({match[2]}, opgate::{fast}{kernel}<opgate_formula_of_{match[2]}>)\n"
+                    )
+        return generated
+
+    @property
+    def source_names(self) -> set[str]:
+        """The names of the C++ and CUDA source files, and of the generated ones."""
+        return {file.name for file in self.sources} | self.generated_sources().keys()
+
     @property
     def has_cuda_kernel(self) -> bool:
-        """Whether the folder has a CUDA source. A build may have left it out."""
-        return any(file.suffix == ".cu" for file in self.sources)
+        """Whether the op has a CUDA source. A build may have left it out."""
+        return any(name.endswith(".cu") for name in self.source_names)
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
@@ -89,8 +126,8 @@ class OpFolder:
         return self._tags_without("CPU|CUDA")
 
     def tags_without_cuda_kernel(self) -> list[str]:
-        """Returns the tags of ops that the sources state without registering a CUDA kernel; none if the folder has no
-        CUDA source."""
+        """Returns the tags of ops that the sources state without registering a CUDA kernel; none if there is no CUDA
+        source."""
         return self._tags_without("CUDA") if self.has_cuda_kernel else []
 
     def unknown_names(self) -> list[str]:
@@ -107,7 +144,8 @@ class OpFolder:
         ]
 
     def _tags_without(self, devices: str) -> list[str]:
-        text = "\n".join(_without_comments(file.read_text(errors="replace")) for file in self.sources)
+        texts = [_without_comments(file.read_text(errors="replace")) for file in self.sources]
+        text = "\n".join([*texts, *self.generated_sources().values()])
         registered = set(re.findall(rf"OPGATE_(?:{devices})_KERNEL\(\s*(\w+)", text))
         return [tag for tag in re.findall(r"OPGATE_OP\(\s*(\w+)", text) if tag not in registered]
 

@@ -82,7 +82,7 @@ def _elementwise(name: str, stem: str) -> dict[str, str]:
     """Returns the files of an op that gives x * factor."""
     return {
         target.replace("op.", f"{stem}."): _filled(f"elementwise/{target}", name=name, stem=stem)
-        for target in ("op.h", "op.cpp", "op.cu", "reference.py", "cases.py", "README.md")
+        for target in ("op.h", "reference.py", "cases.py", "README.md")
     }
 
 

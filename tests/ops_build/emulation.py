@@ -11,6 +11,7 @@ from opgate.ops_build.adapters.tensorrt.toolchain import find_headers
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.cuda_emulation import build as emulated
+from opgate.ops_build.op_folder import op_folders
 from tests import PROJECT
 from tests.conftest import ALL, FIXTURE_OPS, silent
 
@@ -18,7 +19,7 @@ from tests.conftest import ALL, FIXTURE_OPS, silent
 FOLDER = PROJECT / "build" / "cuda_emulation"
 FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
 #: The ops whose kernels are emulated: in `make test` a few: rows, elements, sorted boxes and a hash table.
-OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
+OPS = [folder.path.name for folder in op_folders(SOURCE / "ops") if folder.has_cuda_kernel]
 if not ALL:
     OPS = ["layer_norm", "mish", "multi_class_nms", "my_add", "voxelize"]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"

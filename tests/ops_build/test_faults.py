@@ -98,7 +98,7 @@ FAULTS = [
     Fault("values beyond the right edge", "MultiScaleDeformableAttention", "ops/multi_scale_deformable_attention/cpu.h", "(left < columns[i])", "(left <= columns[i])"),
     Fault("a slope without the level's height", "MultiScaleDeformableAttentionBackward", "ops/multi_scale_deformable_attention_backward/multi_scale_deformable_attention_backward.cpp", "slopes.y * corners.height()[s]", "slopes.y * corners.width()[s]"),
     Fault("the offsets of the first group", "DeformConv2d", "ops/deform_conv2d/deform_conv2d.cpp", "s.offset_group * g_.taps() + t", "t"),
-    Fault("the mask's gradient with the mask", "DeformConv2dBackward", "ops/deform_conv2d_backward/deform_conv2d_backward.cpp", "above * (left * products[0]", "taken.factor * above * (left * products[0]"),
+    Fault("the mask's gradient with the mask", "DeformConv2dBackward", "ops/deform_conv2d_backward/deform_conv2d_backward.cpp", "above * (left * products[0]", "sample.factor * above * (left * products[0]"),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "floored = std::floor(", "floored = std::trunc("),
     Fault("a voxel behind the grid", "Voxelize", "ops/voxelize/formula.h", "floored > last_[axis] ? last_[axis] : floored", "floored"),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "static_cast<float>(sums[k] / divisor)", "static_cast<float>(sums[k] / (divisor + 1))"),

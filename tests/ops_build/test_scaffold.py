@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opgate.ops_build.building.build import build
-from opgate.ops_build.building.options import out_of_tree
+from opgate.ops_build.building.options import BuildError, out_of_tree
 from opgate.ops_build.op_folder import OpFolder
 from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.scaffold import ScaffoldError, new_op
@@ -74,6 +74,32 @@ def test_a_wrong_kernel_of_a_new_op_is_found(folder, library, tmp_path, capsys):
     assert "4 passed, 28 failed" in capsys.readouterr().out  # the empty tensor of each dtype has nothing wrong
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("V(factor) * x;", "V(factor) * z;", r"scale_it\.h:17:\d+: error: .z. was not declared"),
+        ("operator()(V x)", "operator()(V* x)", r"scale_it\.h:21:\d+: +required from here"),
+        ("ScaleItFormula)", "Formula)", r"scale_it\.h:21:\d+: error: .Formula. does not name a type"),
+    ],
+)
+def test_the_compiler_names_the_line_of_the_header(library, tmp_path, right, wrong, message):
+    new_op(tmp_path / "ops" / "scale_it", None, library)
+    header = tmp_path / "ops" / "scale_it" / "scale_it.h"
+    header.write_text(header.read_text().replace(right, wrong))
+    with pytest.raises(BuildError, match=f"{tmp_path}/ops/scale_it/{message}"):
+        build(for_onnxruntime(tmp_path / "ops"), lambda line: None)
+
+
+def test_what_the_folder_has_is_not_generated(library, tmp_path):
+    new_op(tmp_path / "ops" / "scale_it", None, library)
+    folder = OpFolder(tmp_path / "ops" / "scale_it")
+    assert sorted(folder.generated_sources()) == ["scale_it.cpp", "scale_it.cu"]
+    (folder.path / "scale_it.cu").write_text('#include "scale_it.h"\n')
+    assert sorted(folder.generated_sources()) == ["scale_it.cpp"]
+    with pytest.raises(BuildError, match=r"has a \.cu file and no CUDA kernel of ScaleIt"):
+        build(for_onnxruntime(tmp_path / "ops"), lambda line: None)
+
+
 def test_the_reference_of_the_elementwise_op_is_its_formula(folder):
     reference = OpFolder(folder / "scale_it").reference
     assert reference(np.array([1.5, -4.0]), factor=-0.5).tolist() == [-0.75, 2.0]
@@ -92,7 +118,7 @@ def test_the_command_says_what_it_wrote_and_what_comes_next(library, tmp_path):
     done = command("my_ops/scale_it", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     written = sorted(path.name for path in (tmp_path / "my_ops" / "scale_it").iterdir())
-    assert written == ["README.md", "cases.py", "reference.py", "scale_it.cpp", "scale_it.cu", "scale_it.h"]
+    assert written == ["README.md", "cases.py", "reference.py", "scale_it.h"]
     assert done.stdout.splitlines()[-1] == "next: opgate build my_ops, then opgate verify --folder my_ops"
 
 

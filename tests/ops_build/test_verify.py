@@ -21,7 +21,7 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.onnx.reference_operator import reference_operator
-from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
+from opgate.ops_build.op_folder import OpFolder, folder_of, op_folders, run_reference
 from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.table import Op, read_table
 from opgate.ops_build.verification.sources import engines_of
@@ -68,7 +68,7 @@ def test_an_op_is_verified_with_one_dtype_only(library: Path) -> None:
 
 
 def test_every_op_folder_is_in_the_table_and_documented(library: Path) -> None:
-    folders = {folder.name for folder in OPS.iterdir() if any(folder.glob("*.cpp"))}
+    folders = {folder.path.name for folder in op_folders(OPS)}
     assert {folder_of(op, [OPS]).path.name for op in read_table(library)} == folders
     for folder in folders:
         readme = (OPS / folder / "README.md").read_text()

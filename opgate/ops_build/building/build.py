@@ -89,7 +89,8 @@ def _check_sources(options: BuildOptions) -> None:
         for tag in folder.unregistered_tags():
             raise BuildError(
                 f"{folder.path} states {tag} and has no kernel of it: "
-                f"its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
+                f"its source ends with OPGATE_CPU_KERNEL({tag}, Kernel), "
+                f"or its header with OPGATE_ELEMENTWISE({tag}, Formula)"
             )
         if unknown := folder.unknown_names():
             raise BuildError("a kernel uses names that its signature doesn't have: " + ", ".join(unknown))
@@ -147,8 +148,30 @@ def _build(
     return paths
 
 
+def write_sources(folder: Path, texts: Mapping[Path, str]) -> None:
+    """Writes the texts to their paths in a folder, and deletes all other files there.
+
+    It leaves unchanged files alone, so that they aren't compiled again.
+    """
+    for file in folder.rglob("*"):
+        if file.is_file() and file not in texts:
+            file.unlink()
+    for file, text in texts.items():
+        if not file.is_file() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+
 def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
+    generated = work / "generated"
+    texts = {
+        generated / folder.path.name / name: text
+        for ops in options.ops
+        for folder in op_folders(ops)
+        for name, text in folder.generated_sources().items()
+    }
+    write_sources(generated, texts)
     cache = work / "CMakeCache.txt"
     # A CMake cache works only with the generator and the source folder that it was created with.
     generator = ["-G", "Ninja"] if not cache.exists() and shutil.which("ninja") else []

@@ -86,8 +86,11 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
     folder = folder.resolve()
     if not folder.is_dir():
         raise BuildError(f"{folder} is no folder")
-    if not any(source.suffix == ".cpp" for op in op_folders(folder) for source in op.sources):
-        raise BuildError(f"{folder} holds no op: expected {folder.name}/<op>/<op>.cpp")
+    if not any(name.endswith(".cpp") for op in op_folders(folder) for name in op.source_names):
+        raise BuildError(
+            f"{folder} holds no op: expected {folder.name}/<op>/<op>.cpp, "
+            "or a header there with OPGATE_ELEMENTWISE(Tag, Formula)"
+        )
     name = domain or re.sub(r"\W+", "_", folder.name).strip("_").lower()
     if name == "opgate":
         raise BuildError(

@@ -72,7 +72,7 @@ struct alignas(sizeof(T) * lanes) Lanes {
 };
 
 template <int lanes, typename C, typename T, typename Function, typename... In>
-__global__ void __launch_bounds__(kThreads) run(std::int64_t count, T* out, Function function, const In*... in) {
+__global__ void __launch_bounds__(kThreads) map_lanes(std::int64_t count, T* out, Function function, const In*... in) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
@@ -102,11 +102,11 @@ Status map_elements(Context& context, std::int64_t count, T* out, Function funct
   using C = DeviceComputeType<T, Narrow>;
   constexpr int lanes = kBytes / sizeof(T);
   if ((aligned(out) && ... && aligned(in))) {
-    run<lanes, C><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
+    map_lanes<lanes, C><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
         count, out, function, static_cast<const T*>(in)...);
   } else {
-    run<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
-                                                                                static_cast<const T*>(in)...);
+    map_lanes<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
+                                                                                      static_cast<const T*>(in)...);
   }
   return launched();
 }
@@ -119,12 +119,11 @@ struct CudaLoop {
   }
 };
 
-/// The kernel of an elementwise op: OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>).
+/// The kernel of an elementwise op.
 template <typename Formula>
 using CudaElementwise = ElementwiseKernel<Formula, CudaLoop<float>>;
 
-/// The same for a formula that uses only arithmetic, comparisons and the functions of elementary.h. It computes 16-bit
-/// types as FastFloat, with the fast approximations of the GPU.
+/// The same for OPGATE_FAST_ELEMENTWISE: it computes 16-bit types as FastFloat.
 template <typename Formula>
 using FastCudaElementwise = ElementwiseKernel<Formula, CudaLoop<FastFloat>>;
 

@@ -60,7 +60,7 @@ struct CpuLoop {
   }
 };
 
-/// The kernel of an elementwise op: OPGATE_CPU_KERNEL(Tag, opgate::CpuElementwise<Formula>).
+/// The kernel of an elementwise op.
 template <typename Formula>
 using CpuElementwise = ElementwiseKernel<Formula, CpuLoop>;
 

@@ -1,7 +1,13 @@
 // The header that the sources of an op include.
 //
-//   cube.h     OPGATE_OP(Cube, "<T: f32|f64> Cube(x: T[...]) -> (y: T[...])", "x cubed, elementwise.")
-//   cube.cpp   OPGATE_CPU_KERNEL(Cube, CubeCpu)
+//   nearest.h     OPGATE_OP(Nearest, "Nearest(x: f32[n,c], table: f32[m,c]) -> (row: i32[n])", "The nearest row.")
+//   nearest.cpp   OPGATE_CPU_KERNEL(Nearest, NearestCpu)
+//   nearest.cu    OPGATE_CUDA_KERNEL(Nearest, NearestCuda)
+//
+// An op that is elementwise needs its header only:
+//
+//   cube.h        OPGATE_OP(Cube, "<T: f32|f64> Cube(x: T[...]) -> (y: T[...])", "x cubed, elementwise.")
+//                 OPGATE_ELEMENTWISE(Cube, CubeFormula)
 #pragma once
 
 #include <concepts>
@@ -227,3 +233,11 @@ struct Registration {
 #define OPGATE_CPU_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cpu)
 
 #define OPGATE_CUDA_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cuda)
+
+/// States in a header that an op is elementwise, with its formula (elementary.h). The build generates <op>.cpp and
+/// <op>.cu with the kernels, each unless the op's folder has it.
+#define OPGATE_ELEMENTWISE(Tag, ...) using opgate_formula_of_##Tag = __VA_ARGS__;
+
+/// The same for a formula that uses only arithmetic, comparisons and the functions of elementary.h. CUDA computes
+/// 16-bit types with the fast approximations of the GPU.
+#define OPGATE_FAST_ELEMENTWISE(Tag, ...) OPGATE_ELEMENTWISE(Tag, __VA_ARGS__)

@@ -32,38 +32,37 @@ struct KeyRange {
   }
 };
 
-/// Keys and the numbers of the things that have them, before and after they are sorted. Things of equal keys keep their
-/// order.
-template <typename Thing, typename Key = std::uint32_t>
+/// Keys and a value for each, before and after they are sorted by the keys. Values of equal keys keep their order.
+template <typename Value, typename Key = std::uint32_t>
 struct SortedKeysOf {
   std::span<Key> keys, sorted_keys;
-  std::span<Thing> things, sorted_things;
+  std::span<Value> values, sorted_values;
   std::span<char> storage;
 
   static SortedKeysOf take(Workspace& workspace, std::int64_t count) {
     std::size_t bytes = 0;
     if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Thing>(count),
-            workspace.take<Thing>(count),
+    return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Value>(count),
+            workspace.take<Value>(count),
             workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
   }
 
   std::int64_t count() const { return static_cast<std::int64_t>(keys.size()); }
 
-  /// Sorts what a kernel has written to `keys` and `things`.
+  /// Sorts what a kernel has written to `keys` and `values`.
   Status sort(Context& context) const {
     if (keys.empty()) return {};
     std::size_t bytes = storage.size();
-    return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), things.data(),
-                                   sorted_things.data(), count(), stream_of(context)),
+    return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), values.data(),
+                                   sorted_values.data(), count(), stream_of(context)),
                         "sorting");
   }
 
  private:
   static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const Key* keys, Key* sorted_keys,
-                                const Thing* things, Thing* sorted_things, std::int64_t count, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, things, sorted_things, count, 0,
+                                const Value* values, Value* sorted_values, std::int64_t count, cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, values, sorted_values, count, 0,
                                            static_cast<int>(8 * sizeof(Key)), stream);
   }
 };

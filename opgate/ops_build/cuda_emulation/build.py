@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from opgate.ops_build.building.build import write_sources
 from opgate.ops_build.building.options import ROOMS, SOURCE, BuildError
 from opgate.ops_build.building.toolchain import compiler_environment
+from opgate.ops_build.op_folder import op_folders
 
 HERE = Path(__file__).parent
 #: The files of ops_build that the kernels are or include.
@@ -54,11 +56,8 @@ def _kernel_name(source: str, end: int) -> int:
 
 def copy(target: Path, source: Path, ops: Path, kernels: Collection[str] = ()) -> None:
     """Writes the rewritten sources to `target` and deletes all other files there. With `kernels` it leaves out the
-    kernels of all other ops.
-
-    It leaves unchanged files alone, so that they aren't compiled again.
-    """
-    wanted = {}
+    kernels of all other ops."""
+    texts = {}
     for pattern in PARTS:
         root, inside = (ops, pattern.removeprefix("ops/")) if pattern.startswith("ops/") else (source, pattern)
         for file in root.glob(inside):
@@ -69,17 +68,17 @@ def copy(target: Path, source: Path, ops: Path, kernels: Collection[str] = ()) -
                 text = rewritten(file.read_text())
             except ValueError as error:
                 raise BuildError(f"{file}: {error}") from None
-            if file.suffix == ".cu":  # nvcc adds this header; #line makes messages name the source
+            text = f'#line 1 "{root.name}/{file.relative_to(root)}"\n{text}'  # messages name the source
+            if file.suffix == ".cu":
                 relative = relative.with_suffix(".cu.cpp")
-                text = f'#include <cuda_runtime.h>\n#line 1 "{root.name}/{file.relative_to(root)}"\n{text}'
-            wanted[target / relative] = text
-    for file in target.rglob("*"):
-        if file.is_file() and file not in wanted:
-            file.unlink()
-    for file, text in wanted.items():
-        if not file.is_file() or file.read_text() != text:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+                text = f"#include <cuda_runtime.h>\n{text}"  # as nvcc does
+            texts[target / relative] = text
+    for folder in op_folders(ops):
+        op = folder.path.name
+        text = folder.generated_sources(Path("ops", op)).get(f"{op}.cu", "")
+        if text and (not kernels or op in kernels):
+            texts[target / "ops" / op / f"{op}.cu.cpp"] = f"#include <cuda_runtime.h>\n{text}"
+    write_sources(target, texts)
 
 
 def build(

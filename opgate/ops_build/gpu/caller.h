@@ -1,15 +1,13 @@
 // The ways in which the runner calls an op. invoke() is the first one; an option of the command line chooses another.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "call/invoke.h"
+#include "runner/prepared_call.h"
 
 namespace opgate {
 
-/// Runs an op once.
-using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&, KernelCache&)>;
+using runner::Call;
 
 /// The option `option LIBRARY` of the command line. `make` loads the library, or uses the program itself if it is "".
 struct Caller {

@@ -11,9 +11,9 @@ using rows::kThreads;
 /// A block computes the gradient of a row, and writes what standardizes the row.
 template <bool centred, typename T, typename C = ComputeType<T>>
 __global__ void __launch_bounds__(kThreads)
-    of_rows(std::int64_t count, std::int64_t c, C epsilon, const T* __restrict__ grad_y, const T* __restrict__ sum,
-            const T* __restrict__ weight, const T* __restrict__ grad_sum, T* __restrict__ grad_x,
-            rows::Standard<C>* __restrict__ standards) {
+    find_grad_x(std::int64_t count, std::int64_t c, C epsilon, const T* __restrict__ grad_y, const T* __restrict__ sum,
+                const T* __restrict__ weight, const T* __restrict__ grad_sum, T* __restrict__ grad_x,
+                rows::Standard<C>* __restrict__ standards) {
   for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const std::int64_t begin = row * c;
     const auto value = [&](std::int64_t i) { return static_cast<C>(sum[begin + i]); };
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread adds, for one column, what the rows of a chunk contribute to the gradients of weight and bias.
 template <typename T, typename C = ComputeType<T>>
 __global__ void __launch_bounds__(kThreads)
-    of_columns(std::int64_t count, std::int64_t c, std::int64_t chunks, const T* __restrict__ grad_y,
+    sum_chunks(std::int64_t count, std::int64_t c, std::int64_t chunks, const T* __restrict__ grad_y,
                const T* __restrict__ sum, const rows::Standard<C>* __restrict__ standards, C* __restrict__ weights,
                C* __restrict__ biases) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread adds the chunks of one column.
 template <typename T, typename C = ComputeType<T>>
 __global__ void __launch_bounds__(kThreads)
-    of_chunks(std::int64_t c, std::int64_t chunks, const C* __restrict__ sums, T* __restrict__ to) {
+    add_chunks(std::int64_t c, std::int64_t chunks, const C* __restrict__ sums, T* __restrict__ to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= c) return;
   C total = 0;
@@ -97,20 +97,20 @@ struct Cuda : ChecksEpsilon {
     T* const grad_bias = centred ? data_or_null<T>(out, "grad_bias") : nullptr;
     cudaStream_t stream = stream_of(context);
     if (memory.count > 0) {
-      of_rows<centred, T><<<blocks_for(memory.count, 1), kThreads, 0, stream>>>(
+      find_grad_x<centred, T><<<blocks_for(memory.count, 1), kThreads, 0, stream>>>(
           memory.count, c, static_cast<C>(attributes.number("epsilon")), grad_y, sum, data_or_null<T>(in, "weight"),
           data_or_null<T>(in, "grad_sum"), out["grad_x_and_residual"].data<T>(), memory.standards.data());
     }
     if (grad_weight || grad_bias) {
-      of_columns<T><<<blocks_for(memory.chunks * c, kThreads), kThreads, 0, stream>>>(
+      sum_chunks<T><<<blocks_for(memory.chunks * c, kThreads), kThreads, 0, stream>>>(
           memory.count, c, memory.chunks, grad_y, sum, memory.standards.data(),
           grad_weight ? memory.weights.data() : nullptr, grad_bias ? memory.biases.data() : nullptr);
     }
     const unsigned blocks = blocks_for(c, kThreads);
     if (grad_weight) {
-      of_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
+      add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
     }
-    if (grad_bias) of_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
+    if (grad_bias) add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
     return launched();
   }
 };

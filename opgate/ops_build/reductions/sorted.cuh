@@ -10,9 +10,9 @@ struct Sorted {
   std::int64_t n;
   const std::uint32_t *keys, *rows;
 
-  /// `sorting` has sorted the rows, which are its things.
+  /// `sorting` has sorted the rows, which are its values.
   static Sorted of(const SortedKeys& sorting) {
-    return {sorting.count(), sorting.sorted_keys.data(), sorting.sorted_things.data()};
+    return {sorting.count(), sorting.sorted_keys.data(), sorting.sorted_values.data()};
   }
 
   __device__ KeyRange range(std::int64_t output) const { return KeyRange::of(keys, n, output); }

@@ -9,6 +9,7 @@
 
 #include "call/invoke.h"
 #include "call/packed.h"
+#include "call/table_json.h"
 
 namespace opgate::runner {
 
@@ -97,6 +98,13 @@ inline bool read_case(CaseToRun& wanted) {
   return true;
 }
 
+/// Prints the op table as JSON if the option --table asks for it, and returns whether it does.
+inline bool printed_table(int count, char** arguments) {
+  if (count != 2 || std::string_view(arguments[1]) != "--table") return false;
+  std::puts(table_json(Table::instance()).c_str());
+  return true;
+}
+
 /// Begins a result: with the message of an error, or with "" for a result that has outputs.
 inline void write_error(const std::string& message) {
   write(static_cast<std::uint32_t>(message.size()));
@@ -107,6 +115,22 @@ inline void write_error(const std::string& message) {
 inline void write_end(double milliseconds = 0, std::uint64_t bytes = 0) {
   write(milliseconds);
   write(bytes);
+}
+
+/// Reads all cases. answer(op, attributes, case) writes the result of each.
+template <typename Answer>
+void answer_cases(const Answer& answer) {
+  for (CaseToRun wanted; read_case(wanted); wanted = {}) {
+    const Op* const op = Table::instance().find(wanted.op);
+    Attributes attributes;
+    const Status status = op ? packed::make_attributes(op->signature, wanted.attributes, attributes)
+                             : Status::invalid("there is no op " + wanted.op);
+    if (status.ok())
+      answer(*op, attributes, wanted);
+    else
+      write_error(status.message());
+    std::fflush(stdout);
+  }
 }
 
 }  // namespace opgate::runner

@@ -15,3 +15,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::asinh
+
+OPGATE_FAST_ELEMENTWISE(Asinh, opgate::ops::asinh::Formula)

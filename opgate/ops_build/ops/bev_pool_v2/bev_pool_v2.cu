@@ -21,12 +21,12 @@ struct Cuda : Checked {
     if (points.count > 0) {
       OPGATE_RETURN_IF_ERROR(launch_cells(context, in, points, memory.cells.data()));
       find_keys<<<blocks_for(points.count, kThreads), kThreads, 0, stream>>>(
-          points, memory.cells.data(), nullptr, points.cells, memory.sorted.keys.data(), memory.sorted.things.data());
+          points, memory.cells.data(), nullptr, points.cells, memory.sorted.keys.data(), memory.sorted.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
       OPGATE_RETURN_IF_ERROR(memory.sorted.sort(context));
     }
     add_rows<T><<<blocks_for(points.cells * ((c + kWarp - 1) / kWarp) * kWarp, kThreads), kThreads, 0, stream>>>(
-        points, points.cells, c, memory.sorted.sorted_keys.data(), memory.sorted.sorted_things.data(),
+        points, points.cells, c, memory.sorted.sorted_keys.data(), memory.sorted.sorted_values.data(),
         in["depth"].data<T>(), in["feat"].data<T>(), nullptr, out["bev"].data<T>());
     return launched();
   }

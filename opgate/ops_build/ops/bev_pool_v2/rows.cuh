@@ -59,13 +59,13 @@ inline Status launch_cells(Context& context, const Inputs& in, const Points& poi
 /// keys[i] = ranks[i], or the cell if `ranks` is null; `end` where the point has no cell.
 static __global__ void __launch_bounds__(kThreads)
     find_keys(Points points, const std::uint32_t* cells, const std::int32_t* ranks, std::int64_t end,
-              std::uint32_t* keys, std::uint32_t* things) {
+              std::uint32_t* keys, std::uint32_t* values) {
   const std::int64_t i = thread_index();
   if (i >= points.count) return;
   keys[i] = cells[i] >= points.cells ? static_cast<std::uint32_t>(end)
             : ranks                  ? static_cast<std::uint32_t>(ranks[i])
                                      : cells[i];
-  things[i] = static_cast<std::uint32_t>(i);
+  values[i] = static_cast<std::uint32_t>(i);
 }
 
 /// The sum over the points of `range` of term(point).

@@ -42,7 +42,7 @@ struct Cuda : Checked {
     const std::int64_t c = in.size("c");
     const Memory memory = workspace(context.workspace(), in, attributes);
     const std::uint32_t *const keys = memory.sorted.sorted_keys.data(), *const sorted =
-                                                                            memory.sorted.sorted_things.data();
+                                                                            memory.sorted.sorted_values.data();
     const T *const grad = in["grad_bev"].data<T>(), *const feat = in["feat"].data<T>();
     const cudaStream_t stream = stream_of(context);
     OPGATE_RETURN_IF_ERROR(bev_pool_v2::launch_cells(context, in, points, memory.cells.data()));
@@ -67,7 +67,7 @@ struct Cuda : Checked {
                      std::int64_t end) {
     if (points.count == 0) return {};
     bev_pool_v2::find_keys<<<blocks_for(points.count, kThreads), kThreads, 0, stream_of(context)>>>(
-        points, memory.cells.data(), ranks, end, memory.sorted.keys.data(), memory.sorted.things.data());
+        points, memory.cells.data(), ranks, end, memory.sorted.keys.data(), memory.sorted.values.data());
     OPGATE_RETURN_IF_ERROR(launched());
     return memory.sorted.sort(context);
   }

@@ -21,3 +21,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::clamped_relu
+
+OPGATE_ELEMENTWISE(ClampedRelu, opgate::ops::clamped_relu::Formula)

@@ -15,7 +15,7 @@ using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
 /// A thread computes a column of a plane.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    columns(const T* x, T* y, std::int64_t planes, std::int64_t h, std::int64_t w, bool up) {
+    pool_columns(const T* x, T* y, std::int64_t planes, std::int64_t h, std::int64_t w, bool up) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= planes * w) return;
   const std::int64_t first = i / w * h * w + i % w;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A warp computes a row, a warp's width at a time.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) lines(const T* x, T* y, std::int64_t count, std::int64_t w, bool left) {
+__global__ void __launch_bounds__(kThreads) pool_rows(const T* x, T* y, std::int64_t count, std::int64_t w, bool left) {
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
   if (row >= count) return;  // the whole warp
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -58,10 +58,10 @@ struct Cuda {
     T* const y = out["y"].data<T>();
     if (mode.vertical) {
       const unsigned blocks = blocks_for(planes * w, kThreads);
-      columns<T><<<blocks, kThreads, 0, stream_of(context)>>>(x, y, planes, h, w, mode.backwards);
+      pool_columns<T><<<blocks, kThreads, 0, stream_of(context)>>>(x, y, planes, h, w, mode.backwards);
     } else {
       const unsigned blocks = blocks_for(planes * h, kThreads / kWarp);
-      lines<T><<<blocks, kThreads, 0, stream_of(context)>>>(x, y, planes * h, w, mode.backwards);
+      pool_rows<T><<<blocks, kThreads, 0, stream_of(context)>>>(x, y, planes * h, w, mode.backwards);
     }
     return launched();
   }

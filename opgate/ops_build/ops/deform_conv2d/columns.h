@@ -48,7 +48,7 @@ struct Segment {
 
 /// What a tap samples: four pixels of the input, of which -1 doesn't exist, the place between them, and the mask.
 template <typename C>
-struct Taken {
+struct MaskedSample {
   std::int32_t pixel[4];
   C right, below, factor;
 };
@@ -78,11 +78,11 @@ void channels_last(Context& context, const T* from, std::int64_t images, std::in
                        });
 }
 
-/// Finds what the taps of `count` output pixels from `first` on sample: taken[(offset group * taps + tap) * stride +
+/// Finds what the taps of `count` output pixels from `first` on sample: samples[(offset group * taps + tap) * stride +
 /// i]. `mask` may be null.
 template <typename C>
-void take(const Geometry& g, const C* offset, const C* mask, std::int64_t image, std::int64_t first, std::int64_t count,
-          std::int64_t stride, Taken<C>* taken) {
+void find_samples(const Geometry& g, const C* offset, const C* mask, std::int64_t image, std::int64_t first,
+                  std::int64_t count, std::int64_t stride, MaskedSample<C>* samples) {
   const C width = static_cast<C>(g.w), height = static_cast<C>(g.h);
   const std::int32_t columns = static_cast<std::int32_t>(g.w), rows = static_cast<std::int32_t>(g.h);
   for (std::int64_t t = 0; t < g.offset_groups * g.taps(); ++t) {
@@ -105,7 +105,7 @@ void take(const Geometry& g, const C* offset, const C* mask, std::int64_t image,
       const bool has_left = inside & (left >= 0), has_right = inside & (left + 1 < columns);
       const bool has_top = top >= 0, has_below = top + 1 < rows;
       const std::int32_t pixel = top * columns + left;
-      Taken<C>& one = taken[t * stride + i];
+      MaskedSample<C>& one = samples[t * stride + i];
       one.pixel[0] = has_left & has_top ? pixel : -1;
       one.pixel[1] = has_right & has_top ? pixel + 1 : -1;
       one.pixel[2] = has_left & has_below ? pixel + columns : -1;
@@ -119,19 +119,19 @@ void take(const Geometry& g, const C* offset, const C* mask, std::int64_t image,
 
 /// The weight of a pixel, without the mask.
 template <typename C>
-C weight_of(const Taken<C>& taken, int corner) {
-  return (corner / 2 ? taken.below : C(1) - taken.below) * (corner % 2 ? taken.right : C(1) - taken.right);
+C weight_of(const MaskedSample<C>& sample, int corner) {
+  return (corner / 2 ? sample.below : C(1) - sample.below) * (corner % 2 ? sample.right : C(1) - sample.right);
 }
 
 /// to[0, count) = the interpolated input. `from` is the first of `count` channels of pixel 0, and a pixel has `c`.
 template <typename C>
-void sample_row(const Taken<C>& taken, const C* from, std::int64_t c, std::int64_t count, C* __restrict__ to) {
-  const std::int32_t* const pixel = taken.pixel;
+void sample_row(const MaskedSample<C>& sample, const C* from, std::int64_t c, std::int64_t count, C* __restrict__ to) {
+  const std::int32_t* const pixel = sample.pixel;
   if ((pixel[0] | pixel[1] | pixel[2] | pixel[3]) >= 0) {
     const C *const p0 = from + pixel[0] * c, *const p1 = from + pixel[1] * c, *const p2 = from + pixel[2] * c,
                    *const p3 = from + pixel[3] * c;
-    const C below = taken.below * taken.factor, above = (C(1) - taken.below) * taken.factor;
-    const C right = taken.right, left = C(1) - right;
+    const C below = sample.below * sample.factor, above = (C(1) - sample.below) * sample.factor;
+    const C right = sample.right, left = C(1) - right;
     const C w0 = above * left, w1 = above * right, w2 = below * left, w3 = below * right;
     for (std::int64_t i = 0; i < count; ++i) to[i] = (w0 * p0[i] + w1 * p1[i]) + (w2 * p2[i] + w3 * p3[i]);
     return;
@@ -140,7 +140,7 @@ void sample_row(const Taken<C>& taken, const C* from, std::int64_t c, std::int64
   for (int corner = 0; corner < 4; ++corner) {
     if (pixel[corner] < 0) continue;
     const C* const p = from + pixel[corner] * c;
-    const C weight = weight_of(taken, corner) * taken.factor;
+    const C weight = weight_of(sample, corner) * sample.factor;
     for (std::int64_t i = 0; i < count; ++i) to[i] += weight * p[i];
   }
 }

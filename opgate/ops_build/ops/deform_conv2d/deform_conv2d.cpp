@@ -68,13 +68,13 @@ class Blocks {
 
   /// What a thread needs for a block of `size` pixels.
   struct Memory {
-    std::vector<Taken<C>> taken;
+    std::vector<MaskedSample<C>> samples;
     std::vector<C> columns, sums;
 
     std::int64_t size;
 
     Memory(const Geometry& g, std::int64_t size)
-        : taken(static_cast<std::size_t>(g.offset_groups * g.taps() * size)),
+        : samples(static_cast<std::size_t>(g.offset_groups * g.taps() * size)),
           columns(static_cast<std::size_t>(size * kColumnStride)),
           sums(static_cast<std::size_t>(size * padded<C>(g.ocg()))),
           size(size) {}
@@ -82,7 +82,7 @@ class Blocks {
 
   /// Computes the pixels [first, first + count) of an image, at most memory.size.
   void compute(std::int64_t image, std::int64_t first, std::int64_t count, Memory& memory) const {
-    take(g_, offset_, mask_, image, first, count, memory.size, memory.taken.data());
+    find_samples(g_, offset_, mask_, image, first, count, memory.size, memory.samples.data());
     const std::int64_t depth = g_.taps() * g_.cg, width = padded<C>(g_.ocg());
     std::size_t segment = 0;
     for (std::int64_t group = 0; group < g_.groups; ++group) {
@@ -115,10 +115,10 @@ class Blocks {
       const std::int64_t high = std::min(s.channel + s.count, group * g_.cg + end);
       if (low >= high) continue;
       for (std::int64_t t = tap; t < last; ++t) {
-        const Taken<C>* const taken = memory.taken.data() + (s.offset_group * g_.taps() + t) * memory.size;
+        const MaskedSample<C>* const samples = memory.samples.data() + (s.offset_group * g_.taps() + t) * memory.size;
         C* const to = memory.columns.data() + (t - tap) * (end - channel) + low - group * g_.cg - channel;
         for (std::int64_t i = 0; i < count; ++i) {
-          sample_row(taken[i], from + low, g_.c, high - low, to + i * kColumnStride);
+          sample_row(samples[i], from + low, g_.c, high - low, to + i * kColumnStride);
         }
       }
     }

@@ -12,31 +12,31 @@ constexpr int kThreads = 256;
 constexpr int kTile = 64, kDepth = 16, kEach = 4;
 
 template <typename T>
-struct Given {
+struct Arguments {
   Geometry g;
   const T *input, *weight, *offset, *bias, *mask;
 };
 
 /// The input where a tap of an output pixel samples it, times the mask.
 template <typename T>
-class Taker {
+class Sampler {
  public:
   using C = ComputeType<T>;
 
-  __device__ Taker(const Given<T>& given, std::int64_t image, std::int64_t pixel)
-      : given_(given), image_(image), pixel_(pixel) {}
+  __device__ Sampler(const Arguments<T>& arguments, std::int64_t image, std::int64_t pixel)
+      : arguments_(arguments), image_(image), pixel_(pixel) {}
 
   __device__ C operator()(std::int64_t channel, std::int64_t tap) {
-    const Geometry& g = given_.g;
+    const Geometry& g = arguments_.g;
     const std::int64_t group = channel / g.co();
     if (group != group_ || tap != tap_) {
       group_ = group;
       tap_ = tap;
-      sample_ = sample_of(g, given_.offset, image_, group, tap, pixel_);
+      sample_ = sample_of(g, arguments_.offset, image_, group, tap, pixel_);
       const std::int64_t at = ((image_ * g.offset_groups + group) * g.taps() + tap) * g.pixels() + pixel_;
-      factor_ = given_.mask ? static_cast<C>(given_.mask[at]) : C(1);
+      factor_ = arguments_.mask ? static_cast<C>(arguments_.mask[at]) : C(1);
     }
-    const T* const plane = given_.input + (image_ * g.c + channel) * g.h * g.w;
+    const T* const plane = arguments_.input + (image_ * g.c + channel) * g.h * g.w;
     C sum = 0;
     sample_.each_corner(g.w, g.h, [&](std::int64_t x, std::int64_t y, C near_x, C near_y, bool, bool) {
       sum += near_y * near_x * factor_ * static_cast<C>(plane[y * g.w + x]);
@@ -45,17 +45,17 @@ class Taker {
   }
 
  private:
-  const Given<T>& given_;
+  const Arguments<T>& arguments_;
   std::int64_t image_, pixel_, group_ = -1, tap_ = -1;
   Sample<C> sample_{};
   C factor_ = 0;
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) convolve(Given<T> given, std::int64_t tiles, T* output) {
+__global__ void __launch_bounds__(kThreads) convolve(Arguments<T> arguments, std::int64_t tiles, T* output) {
   using C = ComputeType<T>;
   __shared__ C columns[kDepth][kTile], filters[kDepth][kTile + 1];
-  const Geometry& g = given.g;
+  const Geometry& g = arguments.g;
   const std::int64_t pixel_tiles = (g.pixels() + kTile - 1) / kTile, channel_tiles = (g.ocg() + kTile - 1) / kTile;
   // What the thread loads: kEach channels of a pixel and of a filter. What it computes: kEach filters of kEach pixels.
   const int lane = static_cast<int>(threadIdx.x) % kTile, row = static_cast<int>(threadIdx.x) / kTile * kEach;
@@ -67,15 +67,15 @@ __global__ void __launch_bounds__(kThreads) convolve(Given<T> given, std::int64_
     const std::int64_t group = tile / pixel_tiles / channel_tiles % g.groups;
     const std::int64_t image = tile / pixel_tiles / channel_tiles / g.groups;
     const bool has_pixel = first_pixel + lane < g.pixels(), has_filter = first_filter + lane < g.ocg();
-    Taker<T> take(given, image, first_pixel + lane);
-    const T* const filter = given.weight + (group * g.ocg() + first_filter + lane) * g.cg * g.taps();
+    Sampler<T> sample(arguments, image, first_pixel + lane);
+    const T* const filter = arguments.weight + (group * g.ocg() + first_filter + lane) * g.cg * g.taps();
     C sums[kEach][kEach] = {};
     for (std::int64_t tap = 0; tap < g.taps(); ++tap) {
       for (std::int64_t channel = 0; channel < g.cg; channel += kDepth) {
 #pragma unroll 1
         for (int k = row; k < row + kEach; ++k) {
           const bool exists = channel + k < g.cg;
-          columns[k][lane] = exists && has_pixel ? take(group * g.cg + channel + k, tap) : C(0);
+          columns[k][lane] = exists && has_pixel ? sample(group * g.cg + channel + k, tap) : C(0);
           filters[k][lane] = exists && has_filter ? static_cast<C>(filter[(channel + k) * g.taps() + tap]) : C(0);
         }
         __syncthreads();
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) convolve(Given<T> given, std::int64_
     for (int i = 0; i < kEach; ++i) {
       const std::int64_t in_group = first_filter + own_filter + i, channel = group * g.ocg() + in_group;
       if (in_group >= g.ocg()) continue;
-      const C bias = given.bias ? static_cast<C>(given.bias[channel]) : C(0);
+      const C bias = arguments.bias ? static_cast<C>(arguments.bias[channel]) : C(0);
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const std::int64_t pixel = first_pixel + own_pixel + j;
@@ -110,14 +110,14 @@ struct Cuda : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const Geometry g = Geometry::of(in, attributes);
     if (g.n * g.oc * g.pixels() == 0) return {};
-    const Given<T> given{g,
-                         in["input"].data<T>(),
-                         in["weight"].data<T>(),
-                         in["offset"].data<T>(),
-                         in.has("bias") ? in["bias"].data<T>() : nullptr,
-                         in.has("mask") ? in["mask"].data<T>() : nullptr};
+    const Arguments<T> arguments{g,
+                                 in["input"].data<T>(),
+                                 in["weight"].data<T>(),
+                                 in["offset"].data<T>(),
+                                 in.has("bias") ? in["bias"].data<T>() : nullptr,
+                                 in.has("mask") ? in["mask"].data<T>() : nullptr};
     const std::int64_t tiles = g.n * g.groups * ((g.pixels() + kTile - 1) / kTile) * ((g.ocg() + kTile - 1) / kTile);
-    convolve<T><<<blocks_for(tiles, 1), kThreads, 0, stream_of(context)>>>(given, tiles, out["output"].data<T>());
+    convolve<T><<<blocks_for(tiles, 1), kThreads, 0, stream_of(context)>>>(arguments, tiles, out["output"].data<T>());
     return launched();
   }
 };

@@ -16,7 +16,7 @@ struct Part {
   std::int64_t size;                  ///< the most pixels
   std::int64_t depth, stride;         ///< numbers of a group of a pixel, and of a pixel
   std::int64_t upstream_stride;
-  std::vector<Taken<C>> taken;
+  std::vector<MaskedSample<C>> samples;
   std::vector<C> columns, grad_columns, upstream;
 
   explicit Part(const Geometry& g)
@@ -26,7 +26,7 @@ struct Part {
     constexpr std::int64_t kBytes = 1 << 21;
     const std::int64_t fitting = kBytes / (stride * static_cast<std::int64_t>(sizeof(C)));
     size = rows_for(std::min(std::clamp<std::int64_t>(fitting, 4 * kRows, 1024), g.pixels() + 1));
-    taken.resize(static_cast<std::size_t>(g.offset_groups * g.taps() * size));
+    samples.resize(static_cast<std::size_t>(g.offset_groups * g.taps() * size));
     columns.resize(static_cast<std::size_t>(size * stride));
     grad_columns.resize(columns.size());
     upstream.resize(static_cast<std::size_t>(size * upstream_stride));
@@ -124,7 +124,7 @@ class Gradients {
   /// Computes the samples of kRows pixels, their gradients, and those of the offsets and the mask.
   void of_tile(std::int64_t image, std::int64_t pixel, C* tile) {
     const std::int64_t count = std::min<std::int64_t>(kRows, part_.count - pixel), width = padded<C>(g_.ocg());
-    take(g_, offset_, mask_, image, part_.first + pixel, count, part_.size, part_.taken.data() + pixel);
+    find_samples(g_, offset_, mask_, image, part_.first + pixel, count, part_.size, part_.samples.data() + pixel);
     for (std::int64_t k = 0; k < g_.oc; ++k) {
       const T* const from = upstream_ + (image * g_.oc + k) * g_.pixels() + part_.first + pixel;
       for (std::int64_t i = 0; i < kRows; ++i) {
@@ -151,24 +151,25 @@ class Gradients {
     const std::int64_t to = part_.first + pixel;
     for (std::int64_t group = 0; group < g_.offset_groups; ++group) {
       for (std::int64_t tap = 0; tap < g_.taps(); ++tap) {
-        const Taken<C>& taken = part_.taken[static_cast<std::size_t>((group * g_.taps() + tap) * part_.size + pixel)];
+        const MaskedSample<C>& sample =
+            part_.samples[static_cast<std::size_t>((group * g_.taps() + tap) * part_.size + pixel)];
         C products[4] = {};
         for (const Segment& s : segments_) {
           if (s.offset_group != group) continue;
           const std::int64_t at = pixel * part_.stride + part_.at(g_, s, tap);
-          sample_row(taken, from + s.channel, g_.c, s.count, part_.columns.data() + at);
+          sample_row(sample, from + s.channel, g_.c, s.count, part_.columns.data() + at);
           for (int corner = 0; corner < 4; ++corner) {
-            if (taken.pixel[corner] < 0) continue;
+            if (sample.pixel[corner] < 0) continue;
             products[corner] +=
-                rows::product(part_.grad_columns.data() + at, from + taken.pixel[corner] * g_.c + s.channel, s.count);
+                rows::product(part_.grad_columns.data() + at, from + sample.pixel[corner] * g_.c + s.channel, s.count);
           }
         }
-        const C right = taken.right, below = taken.below, left = C(1) - right, above = C(1) - below;
+        const C right = sample.right, below = sample.below, left = C(1) - right, above = C(1) - below;
         const C to_y = left * (products[2] - products[0]) + right * (products[3] - products[1]);
         const C to_x = above * (products[1] - products[0]) + below * (products[3] - products[2]);
         T* const grad_offset = grad_offset_ + g_.offset_at(image, group, tap) + to;
-        grad_offset[0] = static_cast<T>(to_y * taken.factor);
-        grad_offset[g_.pixels()] = static_cast<T>(to_x * taken.factor);
+        grad_offset[0] = static_cast<T>(to_y * sample.factor);
+        grad_offset[g_.pixels()] = static_cast<T>(to_x * sample.factor);
         if (!grad_mask_) continue;
         grad_mask_[((image * g_.offset_groups + group) * g_.taps() + tap) * g_.pixels() + to] = static_cast<T>(
             above * (left * products[0] + right * products[1]) + below * (left * products[2] + right * products[3]));
@@ -180,13 +181,13 @@ class Gradients {
   void scatter(const Segment& piece, C* input) const {
     for (std::int64_t pixel = 0; pixel < part_.count; ++pixel) {
       for (std::int64_t tap = 0; tap < g_.taps(); ++tap) {
-        const Taken<C>& taken =
-            part_.taken[static_cast<std::size_t>((piece.offset_group * g_.taps() + tap) * part_.size + pixel)];
+        const MaskedSample<C>& sample =
+            part_.samples[static_cast<std::size_t>((piece.offset_group * g_.taps() + tap) * part_.size + pixel)];
         const C* const from = part_.grad_columns.data() + pixel * part_.stride + part_.at(g_, piece, tap);
         for (int corner = 0; corner < 4; ++corner) {
-          if (taken.pixel[corner] < 0) continue;
-          const C weight = weight_of(taken, corner) * taken.factor;
-          C* const __restrict__ to = input + taken.pixel[corner] * g_.c + piece.channel;
+          if (sample.pixel[corner] < 0) continue;
+          const C weight = weight_of(sample, corner) * sample.factor;
+          C* const __restrict__ to = input + sample.pixel[corner] * g_.c + piece.channel;
           for (std::int64_t i = 0; i < piece.count; ++i) to[i] += weight * from[i];
         }
       }

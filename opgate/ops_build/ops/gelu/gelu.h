@@ -39,16 +39,18 @@ struct Tanh {
   }
 };
 
-/// Runs the elementwise kernel of the formula that the attribute `approximate` names. There is a loop for each formula,
-/// because a loop that chooses for each element would compute both.
-template <template <typename> typename Elementwise, typename None, typename Approximation>
+/// The formula that the attribute `approximate` names. There is a loop for each formula, because a loop that chooses
+/// for each element would compute both.
+template <typename None, typename Approximation>
 struct ByApproximation {
-  template <typename T>
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    if (attributes.text("approximate") == "tanh")
-      return Elementwise<Approximation>().template operator()<T>(context, in, attributes, out);
-    return Elementwise<None>().template operator()<T>(context, in, attributes, out);
+  template <typename Run>
+  static Status choose(const Attributes& attributes, const Run& run) {
+    return attributes.text("approximate") == "tanh" ? run(Approximation()) : run(None());
   }
 };
 
+using Formula = ByApproximation<Exact, Tanh>;
+
 }  // namespace opgate::ops::gelu
+
+OPGATE_FAST_ELEMENTWISE(Gelu, opgate::ops::gelu::Formula)

@@ -28,4 +28,8 @@ struct Tanh {
   }
 };
 
+using Formula = gelu::ByApproximation<Exact, Tanh>;
+
 }  // namespace opgate::ops::gelu_backward
+
+OPGATE_FAST_ELEMENTWISE(GeluBackward, opgate::ops::gelu_backward::Formula)

@@ -87,12 +87,12 @@ struct Cuda : Checked {
     if (all.d == 0) return {};
     const Memory memory = workspace(context.workspace(), in, attributes);
     if (count > 0) {
-      find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(all, memory.keys.data(), memory.things.data());
+      find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(all, memory.keys.data(), memory.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
       OPGATE_RETURN_IF_ERROR(memory.sort(context));
     }
     sum_points<<<blocks_for(all.n * all.d, kThreads), kThreads, 0, stream>>>(
-        all, memory.sorted_keys.data(), memory.sorted_things.data(), self, out["grad_xyz"].data<T>());
+        all, memory.sorted_keys.data(), memory.sorted_values.data(), self, out["grad_xyz"].data<T>());
     OPGATE_RETURN_IF_ERROR(launched());
     sum_queries<<<blocks_for(all.m * all.d, kThreads), kThreads, 0, stream>>>(all, self, out["grad_new_xyz"].data<T>());
     return launched();

@@ -20,3 +20,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::leaky_relu
+
+OPGATE_ELEMENTWISE(LeakyRelu, opgate::ops::leaky_relu::Formula)

@@ -53,3 +53,5 @@ struct Derivative {
 };
 
 }  // namespace opgate::ops::mish
+
+OPGATE_FAST_ELEMENTWISE(Mish, opgate::ops::mish::Formula)

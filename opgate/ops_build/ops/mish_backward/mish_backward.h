@@ -15,3 +15,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::mish_backward
+
+OPGATE_FAST_ELEMENTWISE(MishBackward, opgate::ops::mish_backward::Formula)

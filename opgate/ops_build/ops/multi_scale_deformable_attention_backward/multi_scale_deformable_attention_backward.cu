@@ -9,7 +9,7 @@ namespace {
 using namespace multi_scale_deformable_attention;
 
 template <typename T>
-struct Given {
+struct Arguments {
   Sizes sizes;
   const Level* levels;
   const T *grad, *values, *locations, *attention;
@@ -21,20 +21,22 @@ struct Given {
 
 /// A warp computes the gradients of a sample's weight and location.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) of_samples(Given<T> given, T* grad_locations, T* grad_attention) {
+__global__ void __launch_bounds__(kThreads)
+    find_grad_locations(Arguments<T> arguments, T* grad_locations, T* grad_attention) {
   using C = ComputeType<T>;
-  const Sizes& sizes = given.sizes;
+  const Sizes& sizes = arguments.sizes;
   const std::int64_t number = thread_index() / kWarp, row = sizes.heads * sizes.dims;
   if (number >= sizes.samples()) return;  // all threads of a warp
-  const Level level = given.level_of(number);
-  const std::int64_t head = given.head_of(number), b = head / sizes.heads / sizes.queries;
-  const T* const of_head = given.values + b * sizes.keys * row + head % sizes.heads * sizes.dims;
+  const Level level = arguments.level_of(number);
+  const std::int64_t head = arguments.head_of(number), b = head / sizes.heads / sizes.queries;
+  const T* const of_head = arguments.values + b * sizes.keys * row + head % sizes.heads * sizes.dims;
   C to_attention = 0, to_x = 0, to_y = 0;
-  each_key(sample_at(given.locations, number, level), level,
+  each_key(sample_at(arguments.locations, number, level), level,
            [&](std::int64_t key, C near_x, C near_y, bool right, bool below) {
              C product = 0;
              for (std::int64_t d = threadIdx.x % kWarp; d < sizes.dims; d += kWarp) {
-               product += static_cast<C>(given.grad[head * sizes.dims + d]) * static_cast<C>(of_head[key * row + d]);
+               product +=
+                   static_cast<C>(arguments.grad[head * sizes.dims + d]) * static_cast<C>(of_head[key * row + d]);
              }
              to_attention += near_x * near_y * product;
              to_x += right ? near_y * product : -near_y * product;
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) of_samples(Given<T> given, T* grad_l
     to_y += __shfl_xor_sync(0xffffffffu, to_y, bits);
   }
   if (threadIdx.x % kWarp > 0) return;
-  const C weight = static_cast<C>(given.attention[number]);
+  const C weight = static_cast<C>(arguments.attention[number]);
   grad_attention[number] = static_cast<T>(to_attention);
   grad_locations[2 * number] = static_cast<T>(to_x * weight * static_cast<C>(level.width));
   grad_locations[2 * number + 1] = static_cast<T>(to_y * weight * static_cast<C>(level.height));
@@ -55,13 +57,14 @@ __global__ void __launch_bounds__(kThreads) of_samples(Given<T> given, T* grad_l
 /// The key of a sample is the value above and to the left of it: (b * heads + head) * keys + key. Where it doesn't
 /// exist, the next one does. A sample without values comes behind all others.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) find_keys(Given<T> given, std::uint32_t* keys, std::uint32_t* numbers) {
-  const Sizes& sizes = given.sizes;
+__global__ void __launch_bounds__(kThreads)
+    find_keys(Arguments<T> arguments, std::uint32_t* keys, std::uint32_t* numbers) {
+  const Sizes& sizes = arguments.sizes;
   const std::int64_t number = thread_index();
   if (number >= sizes.samples()) return;
-  const Level level = given.level_of(number);
-  const auto sample = sample_at(given.locations, number, level);
-  const std::int64_t head = given.head_of(number), b = head / sizes.heads / sizes.queries;
+  const Level level = arguments.level_of(number);
+  const auto sample = sample_at(arguments.locations, number, level);
+  const std::int64_t head = arguments.head_of(number), b = head / sizes.heads / sizes.queries;
   const std::int64_t x = sample.x > 0 ? sample.x : 0, y = sample.y > 0 ? sample.y : 0;
   const std::int64_t key = (b * sizes.heads + head % sizes.heads) * sizes.keys + level.start + y * level.width + x;
   keys[number] = static_cast<std::uint32_t>(sample.inside ? key : sizes.b * sizes.heads * sizes.keys);
@@ -71,16 +74,16 @@ __global__ void __launch_bounds__(kThreads) find_keys(Given<T> given, std::uint3
 /// A warp computes 32 numbers of the gradient of a value, from the samples whose key it is or one of its neighbours.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    of_values(Given<T> given, const std::uint32_t* keys, const std::uint32_t* numbers, T* grad_values) {
+    find_grad_value(Arguments<T> arguments, const std::uint32_t* keys, const std::uint32_t* numbers, T* grad_values) {
   using C = ComputeType<T>;
-  const Sizes& sizes = given.sizes;
+  const Sizes& sizes = arguments.sizes;
   const std::int64_t parts = (sizes.dims + kWarp - 1) / kWarp, warp = thread_index() / kWarp, value = warp / parts;
   const std::int64_t d = warp % parts * kWarp + threadIdx.x % kWarp, count = sizes.samples();
   if (value >= sizes.b * sizes.heads * sizes.keys || d >= sizes.dims) return;
   const std::int64_t of_head = value / sizes.keys * sizes.keys, key = value - of_head;
   C total = 0;
   for (std::int64_t l = 0; l < sizes.levels; ++l) {
-    const Level level = given.levels[l];
+    const Level level = arguments.levels[l];
     const std::int64_t at = key - level.start;
     if (at < 0 || at >= level.height * level.width) continue;
     const std::int64_t x = at % level.width, y = at / level.width;
@@ -93,12 +96,12 @@ __global__ void __launch_bounds__(kThreads)
         for (int k = 0; k < 64 && i < count && keys[i] == wanted; ++k, ++i) {
           const std::int64_t number = numbers[i];
           if (number / sizes.points % sizes.levels != l) continue;
-          const auto sample = sample_at(given.locations, number, level);
+          const auto sample = sample_at(arguments.locations, number, level);
           if (sample.x != left || sample.y != top) continue;
           const C near_x = corner % 2 ? sample.right : C(1) - sample.right;
           const C near_y = corner / 2 ? sample.below : C(1) - sample.below;
-          part += static_cast<C>(given.attention[number]) * near_y * near_x *
-                  static_cast<C>(given.grad[given.head_of(number) * sizes.dims + d]);
+          part += static_cast<C>(arguments.attention[number]) * near_y * near_x *
+                  static_cast<C>(arguments.grad[arguments.head_of(number) * sizes.dims + d]);
         }
         total += part;
       }
@@ -123,36 +126,36 @@ struct Cuda : Checked {
     const Memory memory = workspace(context.workspace(), in, attributes);
     const Sizes sizes = Sizes::of(in);
     OPGATE_RETURN_IF_ERROR(launch_levels<I>(context, in, sizes, memory.levels.data()));
-    const Given<T> given{sizes,
-                         memory.levels.data(),
-                         in["grad_output"].data<T>(),
-                         in["value"].data<T>(),
-                         in["sampling_locations"].data<T>(),
-                         in["attention_weights"].data<T>()};
-    return run(context, given, memory.sorted, out);
+    const Arguments<T> arguments{sizes,
+                                 memory.levels.data(),
+                                 in["grad_output"].data<T>(),
+                                 in["value"].data<T>(),
+                                 in["sampling_locations"].data<T>(),
+                                 in["attention_weights"].data<T>()};
+    return run(context, arguments, memory.sorted, out);
   }
 
  private:
   template <typename T>
-  static Status run(Context& context, const Given<T>& given, const SortedKeys& sorted, Outputs& out) {
-    const Sizes& sizes = given.sizes;
+  static Status run(Context& context, const Arguments<T>& arguments, const SortedKeys& sorted, Outputs& out) {
+    const Sizes& sizes = arguments.sizes;
     const std::int64_t samples = sizes.samples();
     const std::int64_t parts = sizes.b * sizes.heads * sizes.keys * ((sizes.dims + kWarp - 1) / kWarp);
     const cudaStream_t stream = stream_of(context);
     if (samples > 0) {
-      of_samples<T><<<blocks_for(samples * kWarp, kThreads), kThreads, 0, stream>>>(
-          given, out["grad_sampling_locations"].data<T>(), out["grad_attention_weights"].data<T>());
+      find_grad_locations<T><<<blocks_for(samples * kWarp, kThreads), kThreads, 0, stream>>>(
+          arguments, out["grad_sampling_locations"].data<T>(), out["grad_attention_weights"].data<T>());
       OPGATE_RETURN_IF_ERROR(launched());
     }
     if (parts == 0) return {};
     if (samples > 0) {
       const unsigned blocks = blocks_for(samples, kThreads);
-      find_keys<T><<<blocks, kThreads, 0, stream>>>(given, sorted.keys.data(), sorted.things.data());
+      find_keys<T><<<blocks, kThreads, 0, stream>>>(arguments, sorted.keys.data(), sorted.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
       OPGATE_RETURN_IF_ERROR(sorted.sort(context));
     }
-    of_values<T><<<blocks_for(parts * kWarp, kThreads), kThreads, 0, stream>>>(
-        given, sorted.sorted_keys.data(), sorted.sorted_things.data(), out["grad_value"].data<T>());
+    find_grad_value<T><<<blocks_for(parts * kWarp, kThreads), kThreads, 0, stream>>>(
+        arguments, sorted.sorted_keys.data(), sorted.sorted_values.data(), out["grad_value"].data<T>());
     return launched();
   }
 };

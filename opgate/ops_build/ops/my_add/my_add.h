@@ -21,3 +21,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::my_add
+
+OPGATE_ELEMENTWISE(MyAdd, opgate::ops::my_add::Formula)

@@ -31,7 +31,7 @@ struct Cuda : Checked {
     const cudaStream_t stream = stream_of(context);
     if (n > 0) {
       find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, size, in["index"].data<std::int64_t>(),
-                                                                  sorting.keys.data(), sorting.things.data());
+                                                                  sorting.keys.data(), sorting.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
       OPGATE_RETURN_IF_ERROR(sorting.sort(context));
     }

@@ -78,8 +78,8 @@ struct Loss {
   }
 };
 
-/// Runs the elementwise kernel of Formula<Square> or Formula<Power>.
-template <template <typename> typename Elementwise, template <typename> typename Formula>
+/// Of<Square> where gamma is 2, Of<Power> elsewhere.
+template <template <typename> typename Of>
 struct ByGamma {
   static Status check(const Attributes& attributes, const KnownSizes&) {
     const double gamma = attributes.number("gamma");
@@ -88,12 +88,14 @@ struct ByGamma {
     return alpha <= 1 ? Status() : attributes.refuse("alpha", "at most 1, or a negative number for no weights");
   }
 
-  template <typename T>
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    if (attributes.number("gamma") == 2)
-      return Elementwise<Formula<Square>>().template operator()<T>(context, in, attributes, out);
-    return Elementwise<Formula<Power>>().template operator()<T>(context, in, attributes, out);
+  template <typename Run>
+  static Status choose(const Attributes& attributes, const Run& run) {
+    return attributes.number("gamma") == 2 ? run(Of<Square>(attributes)) : run(Of<Power>(attributes));
   }
 };
 
+using Formula = ByGamma<Loss>;
+
 }  // namespace opgate::ops::sigmoid_focal_loss
+
+OPGATE_FAST_ELEMENTWISE(SigmoidFocalLoss, opgate::ops::sigmoid_focal_loss::Formula)

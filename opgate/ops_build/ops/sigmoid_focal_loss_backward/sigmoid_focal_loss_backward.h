@@ -32,4 +32,8 @@ struct Derivative {
   }
 };
 
+using Formula = sigmoid_focal_loss::ByGamma<Derivative>;
+
 }  // namespace opgate::ops::sigmoid_focal_loss_backward
+
+OPGATE_FAST_ELEMENTWISE(SigmoidFocalLossBackward, opgate::ops::sigmoid_focal_loss_backward::Formula)

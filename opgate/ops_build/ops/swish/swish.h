@@ -20,3 +20,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::swish
+
+OPGATE_FAST_ELEMENTWISE(Swish, opgate::ops::swish::Formula)

@@ -24,3 +24,5 @@ struct Formula {
 };
 
 }  // namespace opgate::ops::swish_backward
+
+OPGATE_FAST_ELEMENTWISE(SwishBackward, opgate::ops::swish_backward::Formula)

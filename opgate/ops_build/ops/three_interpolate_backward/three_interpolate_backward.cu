@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread computes an element. A partial sum adds few rows, so the error doesn't grow with their number.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grade_features(std::int64_t n, std::int64_t c, std::uint32_t k, Sorted sorted, const T* __restrict__ grad_y,
-                   const T* __restrict__ weight, T* __restrict__ grad_features) {
+    find_grad_features(std::int64_t n, std::int64_t c, std::uint32_t k, Sorted sorted, const T* __restrict__ grad_y,
+                       const T* __restrict__ weight, T* __restrict__ grad_features) {
   using C = ComputeType<T>;
   constexpr std::int64_t kRowsTogether = 64;
   const std::int64_t element = thread_index();
@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(kThreads)
 /// A warp computes the gradient of a weight.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    grade_weights(std::int64_t count, std::int64_t n, std::int64_t c, std::int64_t k, const T* __restrict__ grad_y,
-                  const T* __restrict__ features, const std::int32_t* __restrict__ idx, T* __restrict__ grad_weight) {
+    find_grad_weight(std::int64_t count, std::int64_t n, std::int64_t c, std::int64_t k, const T* __restrict__ grad_y,
+                     const T* __restrict__ features, const std::int32_t* __restrict__ idx,
+                     T* __restrict__ grad_weight) {
   using C = ComputeType<T>;
   const std::int64_t i = thread_index() / kWarp;
   if (i >= count) return;  // the whole warp
@@ -79,15 +80,15 @@ struct Cuda : three_interpolate::Checked {
     const auto* const idx = in["idx"].data<std::int32_t>();
     if (count > 0) {
       find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, n, idx, sorting.keys.data(),
-                                                                      sorting.things.data());
+                                                                      sorting.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
       OPGATE_RETURN_IF_ERROR(sorting.sort(context));
-      grade_weights<<<blocks_for(count, kThreads / kWarp), kThreads, 0, stream>>>(
+      find_grad_weight<<<blocks_for(count, kThreads / kWarp), kThreads, 0, stream>>>(
           count, n, c, k, grad_y, in["features"].data<T>(), idx, out["grad_weight"].data<T>());
       OPGATE_RETURN_IF_ERROR(launched());
     }
     if (n * c == 0) return {};
-    grade_features<<<blocks_for(n * c, kThreads), kThreads, 0, stream>>>(
+    find_grad_features<<<blocks_for(n * c, kThreads), kThreads, 0, stream>>>(
         n, c, static_cast<std::uint32_t>(k), Sorted::of(sorting), grad_y, weight, out["grad_features"].data<T>());
     return launched();
   }

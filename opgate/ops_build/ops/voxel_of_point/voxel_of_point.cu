@@ -44,13 +44,13 @@ struct Cuda : Checked {
     const float* const range = in.has("range") ? in["range"].data<float>() : nullptr;
     if (v > 0) {
       find_keys<<<blocks_for(v, kThreads), kThreads, 0, stream_of(context)>>>(
-          v, columns, in["coords"].data<std::int32_t>(), sorting.keys.data(), sorting.things.data());
+          v, columns, in["coords"].data<std::int32_t>(), sorting.keys.data(), sorting.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
     }
     OPGATE_RETURN_IF_ERROR(sorting.sort(context));
     find_voxels<<<blocks_for(n, kThreads), kThreads, 0, stream_of(context)>>>(
         n, c, v, columns.batched, in["points"].data<float>(), in["size"].data<float>(), range,
-        sorting.sorted_keys.data(), sorting.sorted_things.data(), out["voxel"].data<std::int32_t>());
+        sorting.sorted_keys.data(), sorting.sorted_values.data(), out["voxel"].data<std::int32_t>());
     return launched();
   }
 };

@@ -198,10 +198,10 @@ struct Cuda : Checked {
     };
 
     find_keys<<<blocks, kThreads, 0, stream>>>(n, c, settings.columns.batched, points, in["size"].data<float>(), range,
-                                               memory.points.keys.data(), memory.points.things.data());
+                                               memory.points.keys.data(), memory.points.values.data());
     OPGATE_RETURN_IF_ERROR(launched());
     OPGATE_RETURN_IF_ERROR(memory.points.sort(context));
-    const Sorted sorted{n, memory.points.sorted_keys.data(), memory.points.sorted_things.data()};
+    const Sorted sorted{n, memory.points.sorted_keys.data(), memory.points.sorted_values.data()};
     mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data());
     OPGATE_RETURN_IF_ERROR(launched());
     OPGATE_RETURN_IF_ERROR(sum(memory.begun));

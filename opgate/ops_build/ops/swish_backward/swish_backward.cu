@@ -1,5 +1,0 @@
-#include "swish_backward.h"
-
-#include "core/elementwise.cuh"
-
-OPGATE_CUDA_KERNEL(SwishBackward, opgate::FastCudaElementwise<opgate::ops::swish_backward::Formula>)
