@@ -145,7 +145,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         await member.join(gateway)
     loop = asyncio.get_running_loop()
     gateway.catalog.calls.loop = loop
-    gateway.catalog.calls.control = gateway.everywhere
+    gateway.catalog.calls.control = gateway.all_processes
     stop = asyncio.Event()
     http = Server(create_app(gateway), HttpService(gateway), **_tls(settings)) if settings.http else None
 

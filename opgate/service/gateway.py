@@ -13,10 +13,10 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeVar
 
+from opgate.service.all_processes import AllProcesses
 from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
-from opgate.service.everywhere import Everywhere
 from opgate.service.forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
@@ -146,7 +146,7 @@ class Gateway:
         self.tracing = Tracing(_trace_settings(settings), self.tracer, self._trace)
         self.tracing.tell()
         self._log_settings = log_settings
-        self.everywhere = Everywhere(self)
+        self.all_processes = AllProcesses(self)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.connections: Collection[object] = ()  # the open connections of HTTP

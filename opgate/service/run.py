@@ -10,10 +10,10 @@ from opgate.service import app
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.native import process
 from opgate.service.processes.supervisor import supervise
-from opgate.service.scratch import Scratch
 from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry import logs
+from opgate.service.temporary_folder import TemporaryFolder
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.
@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
         logger.warning("unknown variable %s: did you mean %s?", name, meant)
     _allow_many_connections()
     try:
-        scratch = Scratch()
+        scratch = TemporaryFolder()
     except OSError as error:
         logger.error("there is no room for temporary files: %s", error)
         return 1

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from opgate.service import packing
+from opgate.service import deflate
 from opgate.service.core import tensors
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
@@ -639,7 +639,7 @@ class TestCompression:
     @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
     def test_round_trip(self, encoding):
         data = b"abc" * 1000
-        packed = b"".join(packing.deflate([data, b"d"], encoding))
+        packed = b"".join(deflate.deflate([data, b"d"], encoding))
         assert compression.decompress(packed, encoding, 10000, "THE_SETTING") == data + b"d"
         assert (gzip if encoding == "gzip" else zlib).decompress(packed) == data + b"d"
 

@@ -81,9 +81,9 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     gateway.metrics = Metrics(gateway.catalog.models, Numbers(gateway)).collect
 
     async def read_metrics() -> Response:
-        texts = await gateway.everywhere.run("metrics")
+        texts = await gateway.all_processes.run("metrics")
         if len(texts) > 1:
-            texts = [await asyncio.to_thread(merge_metrics, texts, gateway.everywhere.past())]
+            texts = [await asyncio.to_thread(merge_metrics, texts, gateway.all_processes.past())]
         return Response(texts[0], media_type=CONTENT_TYPE)
 
     described = call("Prometheus metrics", "server", media="text/plain")

@@ -66,7 +66,7 @@ class InferenceService:
         def stream(call: Call, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
             return InferStream(gateway, decoder, call).answers(messages)
 
-        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.everywhere, gateway.regions)
+        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.all_processes, gateway.regions)
         # A client that may load models may send their files.
         largest_load = gateway.settings.max_body_bytes if gateway.control.is_explicit else _MOST_BYTES
         special: dict[str, Method] = {
@@ -181,13 +181,13 @@ class InferenceService:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
             return asked.model_name, parameter_values(asked.parameters)
 
-        await self._gateway.everywhere.load(*await asyncio.to_thread(read))
+        await self._gateway.all_processes.load(*await asyncio.to_thread(read))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
         self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
         parameters = parameter_values(asked.parameters)
-        await self._gateway.everywhere.unload(asked.model_name, flag(parameters, "unload_dependents"))
+        await self._gateway.all_processes.unload(asked.model_name, flag(parameters, "unload_dependents"))
         return service_pb2.RepositoryModelUnloadResponse()
 
     async def _TraceSetting(self, asked: Any, call: Call) -> Any:

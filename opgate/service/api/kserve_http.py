@@ -20,8 +20,8 @@ from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
 from opgate.service.core.spec import TensorSpec
+from opgate.service.deflate import deflate
 from opgate.service.gateway import Gateway, extensions, package_version
-from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire.compression import decompress, wanted_encoding
@@ -203,7 +203,7 @@ class _Routes:
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
-        await self._gateway.everywhere.load(name, parameters)
+        await self._gateway.all_processes.load(name, parameters)
         return Response(status_code=200)
 
     async def unload(self, request: Request) -> Response:
@@ -211,7 +211,7 @@ class _Routes:
         check_operator(self._gateway, request, _REPOSITORY)
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
         dependents = flag(parameters, "unload_dependents")
-        await self._gateway.everywhere.unload(request.path_params["model"], dependents)
+        await self._gateway.all_processes.unload(request.path_params["model"], dependents)
         return Response(status_code=200)
 
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:

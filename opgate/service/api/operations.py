@@ -24,13 +24,13 @@ def routes(gateway: Gateway) -> Iterator[Route]:
         model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
         if request.method == "POST":
             check_operator(gateway, request, "trace")
-            await gateway.everywhere.run("trace", model, await read_object(gateway, request, _MOST_BYTES))
+            await gateway.all_processes.run("trace", model, await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.tracing.settings(model).as_map())
 
     async def logging(request: Request) -> Response:
         if request.method == "POST":
             check_operator(gateway, request, "logging")
-            await gateway.everywhere.run("log", await read_object(gateway, request, _MOST_BYTES))
+            await gateway.all_processes.run("log", await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.log_settings().as_map())
 
     for method, what in (("GET", "The"), ("POST", "Change the")):
@@ -50,7 +50,7 @@ async def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
     changes = {name: list(setting.value) or None for name, setting in asked.settings.items()}
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "trace")
-        await gateway.everywhere.run("trace", model, changes)
+        await gateway.all_processes.run("trace", model, changes)
     response = service_pb2.TraceSettingResponse()
     for name, value in gateway.tracing.settings(model).as_map().items():
         response.settings[name].value.extend(value if isinstance(value, list) else [value])
@@ -62,7 +62,7 @@ async def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
     changes = parameter_values(asked.settings)
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "logging")
-        await gateway.everywhere.run("log", changes)
+        await gateway.all_processes.run("log", changes)
     response = service_pb2.LogSettingsResponse()
     for name, value in gateway.log_settings().as_map().items():
         _set(response.settings[name], value)

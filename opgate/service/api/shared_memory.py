@@ -7,12 +7,12 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from opgate.service.all_processes import AllProcesses
 from opgate.service.api.kserve_http import answer, read_body, refuse_pages
 from opgate.service.api.openapi import call
 from opgate.service.api.routes import Route
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.triton_messages import service_pb2
-from opgate.service.everywhere import Everywhere
 from opgate.service.gateway import Gateway
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.json_tensors import parse_object
@@ -53,7 +53,7 @@ class _Routes:
         if not isinstance(key, str):
             raise invalid(f"key: expected the name of shared memory, got {_kind(key)}")
         numbers = _number(message, "offset", 0), _number(message, "byte_size", None)
-        await self._gateway.everywhere.run("register", _name(request), key, *numbers)
+        await self._gateway.all_processes.run("register", _name(request), key, *numbers)
         return Response(status_code=200)
 
     async def unregister(self, request: Request) -> Response:
@@ -61,7 +61,7 @@ class _Routes:
         self._regions()
         refuse_pages(self._gateway, request, _GROUP)
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
-        await self._gateway.everywhere.run("unregister", _name(request))
+        await self._gateway.all_processes.run("unregister", _name(request))
         return Response(status_code=200)
 
     async def cuda_status(self, request: Request) -> Response:
@@ -88,8 +88,8 @@ class SharedMemoryCalls:
     CudaSharedMemoryRegister is missing, so that it is not supported.
     """
 
-    def __init__(self, everywhere: Everywhere, regions: Regions) -> None:
-        self._everywhere = everywhere
+    def __init__(self, all_processes: AllProcesses, regions: Regions) -> None:
+        self._all_processes = all_processes
         self._regions = regions
 
     def SystemSharedMemoryStatus(self, asked: Any) -> Any:
@@ -103,12 +103,12 @@ class SharedMemoryCalls:
 
     async def SystemSharedMemoryRegister(self, asked: Any) -> Any:
         """Registers a region."""
-        await self._everywhere.run("register", asked.name, asked.key, asked.offset, asked.byte_size)
+        await self._all_processes.run("register", asked.name, asked.key, asked.offset, asked.byte_size)
         return service_pb2.SystemSharedMemoryRegisterResponse()
 
     async def SystemSharedMemoryUnregister(self, asked: Any) -> Any:
         """Unregisters a region, or all of them."""
-        await self._everywhere.run("unregister", asked.name)
+        await self._all_processes.run("unregister", asked.name)
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
     def CudaSharedMemoryStatus(self, asked: Any) -> Any:

@@ -14,5 +14,5 @@ async def read_statistics(gateway: Gateway, name: str, version: str) -> Any:
     of all models. Raises ServingError as `Gateway.find` does."""
     if name:
         gateway.find(name, version)
-    messages = await gateway.everywhere.run("statistics", name, version)
+    messages = await gateway.all_processes.run("statistics", name, version)
     return await asyncio.to_thread(merge_statistics, messages)

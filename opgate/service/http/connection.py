@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from opgate.service.core.tensors import SMALL
 from opgate.service.http.asgi import Application, AsgiCycle, status_line
-from opgate.service.http.counted import Counted
+from opgate.service.http.held_bytes import HeldBytes
 from opgate.service.http.lingering import LingeringTransport
 from opgate.service.http.parser import BLANK_LINE, Head, RequestParser
 from opgate.service.http.reading import BodyReader, HeadReader
@@ -72,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
         self._state = state
         self._default: tuple[object, bytes] = (None, b"")
         self._loop = asyncio.get_running_loop()
-        self.counted = Counted(self.service.budget)
+        self.counted = HeldBytes(self.service.budget)
         self._counted_ahead = 0  # bytes of heads and requests that have come and can't be read yet
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None

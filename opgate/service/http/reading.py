@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from opgate.service.core.tensors import SMALL
-from opgate.service.http.counted import Counted
+from opgate.service.http.held_bytes import HeldBytes
 
 # Bytes of a body that are read at once. NumPy asks for huge pages for arrays of 4 MB and more, and to get one can take
 # the kernel ten milliseconds, so a turn of the event loop must not need many.
@@ -20,7 +20,7 @@ class Owner(Protocol):
     """The connection that lends its transport to a reader."""
 
     @property
-    def counted(self) -> Counted: ...
+    def counted(self) -> HeldBytes: ...
 
     def refuse_body(self) -> None: ...
 

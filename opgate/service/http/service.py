@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from opgate.service.http.counted import Counted
+from opgate.service.http.held_bytes import HeldBytes
 from opgate.service.http.parser import Head
 from opgate.service.rpc.connection import Budget
 
@@ -25,7 +25,7 @@ class Options:
 class Connection(Protocol):
     """A connection, as a request sees it."""
 
-    counted: Counted
+    counted: HeldBytes
     client: tuple[str, int] | None  # its address
     server: tuple[str, int] | None
     scheme: str

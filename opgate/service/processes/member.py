@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
+from opgate.service.all_processes import SLOW, AllProcesses, perform
 from opgate.service.core.errors import Kind, ServingError, kind_of, of_system
-from opgate.service.everywhere import SLOW, Everywhere, perform
 from opgate.service.listening import Listen
 from opgate.service.native import process
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("opgate.processes")
 
 
-class Member(Everywhere):
+class Member(AllProcesses):
     """A gateway process among several. It runs operations in all of them."""
 
     def __init__(self, connection: socket.socket, opening: Opening) -> None:
@@ -58,7 +58,7 @@ class Member(Everywhere):
         """Tells the supervisor that the models are loaded. Returns when this process has done what others have done
         before, and shall listen."""
         self._gateway = gateway
-        gateway.everywhere = self
+        gateway.all_processes = self
         gateway.deaths = self.opening.deaths
         self._connection.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)

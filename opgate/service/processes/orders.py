@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opgate.service.all_processes import READS
 from opgate.service.core.errors import Kind
-from opgate.service.everywhere import READS
 from opgate.service.processes.child import SILENT, Child
 from opgate.service.processes.messages import Outcome, error_of, packed
 from opgate.service.processes.state import State, files_of

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.triton_messages import ModelConfig, ModelDynamicBatching, ModelQueuePolicy, model_config_pb2
-from opgate.service.near import Names
+from opgate.service.similar_names import Names
 
 # Those of ONNX Runtime, and all that a config may have.
 ENGINE_PARAMETERS = frozenset({

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from opgate import processor
-from opgate.service.near import Names
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
 from opgate.service.settings import Settings
+from opgate.service.similar_names import Names
 
 MANIFEST = "manifest.json"
 #: What ONNX Runtime says of a file that is too new for it or is none, and what to do.

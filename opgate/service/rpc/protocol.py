@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from opgate.service.packing import ENCODINGS, OverLimit, deflate, inflate
+from opgate.service.deflate import ENCODINGS, OverLimit, deflate, inflate
 from opgate.service.rpc.call import Call, Code, Message, Metadata, Received, RpcError, sendable
 from opgate.service.rpc.connection import Budget, Connection, ProtocolError
 from opgate.service.rpc.methods import Method, Options, Stream, Unary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
-from opgate.service.packing import ENCODINGS, OverLimit, inflate
+from opgate.service.deflate import ENCODINGS, OverLimit, inflate
 
 
 def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearray:

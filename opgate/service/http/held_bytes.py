@@ -6,7 +6,7 @@ from opgate.service.core.tensors import SMALL
 from opgate.service.rpc.connection import Budget
 
 
-class Counted:
+class HeldBytes:
     """The bytes that the gateway's budget counts of a connection: of its request or of the answer."""
 
     __slots__ = ("_budget", "_closed", "bytes")

@@ -12,7 +12,7 @@ from pathlib import Path
 _PREFIX = "opgate-gateway-"
 
 
-class Scratch:
+class TemporaryFolder:
     """A folder in which `tempfile` makes the files of this process from now on. Its lock says that somebody uses it."""
 
     def __init__(self) -> None:

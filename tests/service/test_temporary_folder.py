@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opgate.service.repository.config import ConfigError, read_text
-from opgate.service.scratch import Scratch
+from opgate.service.temporary_folder import TemporaryFolder
 
 
 @pytest.fixture
@@ -23,7 +23,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_gateways_that_start_together(folder):
     """Each cleans up what is left, and takes no folder of another one for that."""
-    program = "from opgate.service.scratch import Scratch\nfor _ in range(200): Scratch().remove()"
+    program = (
+        "from opgate.service.temporary_folder import TemporaryFolder\nfor _ in range(200): TemporaryFolder().remove()"
+    )
     environment = {**os.environ, "TMPDIR": str(folder)}
     starting = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(4)]
     assert [process.wait(60) for process in starting] == [0] * 4
@@ -41,7 +43,7 @@ def test_another_gateway_takes_the_new_folder_away(folder, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
-    kept = Scratch()
+    kept = TemporaryFolder()
     assert len(made) == 2 and kept.folder == Path(made[1]) and kept.folder.is_dir()
     kept.remove()
 

@@ -38,7 +38,7 @@ class Gateway(Protocol):
     async def check_ready(self, name: str, version: str = "") -> None: ...
 
 
-class Everywhere:
+class AllProcesses:
     """Runs operations in this gateway process. `Member` runs them in all, where there are several.
 
     An operation is a function of this module. Its arguments and its value can be pickled.
