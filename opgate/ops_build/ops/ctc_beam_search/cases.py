@@ -55,7 +55,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield Case(f"logits of about {size:g}", {"logits": normal(2, 9, 70, scale=size / 3)})
     logits = {"logits": normal(1, 2, 3)}
     for width in (0, 1001):
-        yield Case(f"beam_width {width}", logits, {"beam_width": width}, error=r"attribute 'beam_width': expected 1\.\.1000")
+        yield Case(
+            f"beam_width {width}", logits, {"beam_width": width}, error=r"attribute 'beam_width': expected 1\.\.1000"
+        )
     yield Case("blank -1", logits, {"blank": -1}, error="attribute 'blank': expected 0 or more")
     yield Case("a blank that is no class", logits, {"blank": 3}, error="input 'logits': expected 3 < c")
     long = np.zeros((0, 2**22, 1), dtype)

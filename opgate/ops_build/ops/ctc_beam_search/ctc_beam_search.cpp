@@ -120,8 +120,8 @@ class Texts {
   std::vector<Node> nodes_;
 };
 
-/// A text, and the logarithms of the probabilities of its alignments: of those that end in a blank, of those that end in
-/// its last class, and of all.
+/// A text, and the logarithms of the probabilities of its alignments: of those that end in a blank, of those that end
+/// in its last class, and of all.
 struct Hypothesis {
   std::int32_t text;
   double blank, label, all;
