@@ -16,8 +16,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         return (rng.standard_normal(shape) * scale).astype(dtype)
 
     def probabilities(*shape: int) -> Array:
-        values = np.exp(rng.standard_normal(shape) * 2)
-        return (values / values.sum(-1, keepdims=True)).astype(dtype)
+        values: Array = np.exp(rng.standard_normal(shape) * 2)
+        values /= values.sum(-1, keepdims=True)
+        return values.astype(dtype)
 
     for n, t, c in [(1, 1, 1), (2, 7, 3), (3, 20, 37), (1, 40, 513), (2, 5, 6625)]:
         yield Case(f"{n} x {t} x {c}, softmax", {"logits": normal(n, t, c)})

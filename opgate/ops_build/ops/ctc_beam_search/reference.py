@@ -31,10 +31,10 @@ def _logs(step: Array, activation: str) -> tuple[Array, float]:
     """Returns the logarithms of the probabilities [c] without the denominator of the softmax, and its logarithm."""
     low = -np.inf if activation == "softmax" else 0
     values = np.where(step > low, np.minimum(step, np.finfo(np.float32).max), -np.inf)
-    if activation == "none" or not (values > -np.inf).any():
-        return np.log(values, out=np.full_like(values, -np.inf), where=values > 0), 0.0
-    logs = values - values.max()
-    return logs, float(np.log(np.exp(logs).sum()))
+    if activation == "none":
+        return np.where(values > 0, np.log(np.where(values > 0, values, 1)), -np.inf), 0.0
+    logs = values - values.max() if (values > -np.inf).any() else values
+    return logs, float(np.log(max(np.exp(logs).sum(), 1)))
 
 
 def _advance(
@@ -45,27 +45,26 @@ def _advance(
     classes = np.argsort(-logs, kind="stable")
     classes = classes[classes != blank]
     totals = {text: np.logaddexp(*ends) for text, ends in beam.items()}
-    found: list[tuple[Text, float, float]] = []
+    kept: dict[Text, tuple[float, float]] = {}
     for text, (_, last) in beam.items():
         label = last + logs[text[-1]] if text else -np.inf
         if text and text[:-1] in beam:
             before = beam[text[:-1]][0] if text[-2:-1] == text[-1:] else totals[text[:-1]]
             label = np.logaddexp(label, before + logs[text[-1]])
-        found.append((text, totals[text] + logs[blank], label))
-    sums = [np.array([np.logaddexp(*ends) for _, *ends in found])]
+        kept[text] = (totals[text] + logs[blank], label)
+    sums = [np.array([np.logaddexp(*ends) for ends in kept.values()])]
     for text, (after_blank, _) in beam.items():
         before = np.where(classes == text[-1], after_blank, totals[text]) if text else totals[text]
         there = [child[-1] for child in beam if child and child[:-1] == text]
         sums.append(np.where(np.isin(classes, there), -np.inf, before + logs[classes]))
-    every = np.concatenate(sums)
+    texts, every = list(beam), np.concatenate(sums)
     after: dict[Text, tuple[float, float]] = {}
     for i in np.argsort(-every, kind="stable")[:width]:
         if every[i] == -np.inf:
             break
-        if i < len(found):
-            text, *ends = found[i]
-            after[text] = (ends[0], ends[1])
+        if i < len(texts):
+            after[texts[i]] = kept[texts[i]]
         else:
-            parent, label = divmod(int(i) - len(found), len(classes))
-            after[(*found[parent][0], int(classes[label]))] = (-np.inf, every[i])
+            parent, label = divmod(int(i) - len(texts), len(classes))
+            after[(*texts[parent], int(classes[label]))] = (-np.inf, every[i])
     return after
