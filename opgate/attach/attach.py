@@ -61,9 +61,11 @@ def attach(wish: Wish, name: str) -> Attached:
     opset = graph.opset_of(of.network.model)
     if wish.read and of.said.kind != "db":
         raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")
-    if not wish.read and any(word.startswith("text:") for word in wish.post.split()):
-        raise AttachError("--post: the word text: goes with --read")
-    reader = reading.reader(wish, opset, report) if wish.read else None
+    if of.said.kind == "db" and not wish.read:
+        for word in wish.post.split():
+            if word.startswith(("text:", "beam:")):
+                raise AttachError(f"--post: the word {word.partition(':')[0]}: goes with --read")
+    reader = reading.reader(wish, of.said.beam, opset, report) if wish.read else None
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, of.before, of.network)

@@ -17,7 +17,7 @@ def attach(
         str, typer.Option(help='Words for the pre-processing: "letterbox:640 bgr", "resize:256 crop:224 imagenet", ...')
     ] = "",
     post: Annotated[
-        str, typer.Option(help='The head and words for it: "yolov8 score:0.3", classify:5, ctc:characters.txt, ...')
+        str, typer.Option(help='The head and words for it: "yolov8 score:0.3", classify:5, "ctc:FILE beam:10", ...')
     ] = "",
     labels: Annotated[str, typer.Option(help="metadata, a file with one label a line, or names: cat,dog.")] = "",
     input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",

@@ -152,15 +152,19 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
     activation = "none" if are_probabilities(output.value) else "softmax"
     head.report.ran("scores", "probabilities" if activation == "none" else "logits")
-    nodes.add_op(
-        "CTCGreedyDecode", [x], ["labels", "count", "score"], "text", blank=head.post.blank, activation=activation
-    )
-    outputs = [
+    attributes = {"blank": head.post.blank, "activation": activation}
+    if head.post.beam:
+        outputs = ["labels", "count", f"{nodes.prefix}log_probability"]
+        nodes.add_op("CTCBeamSearch", [x], outputs, "text", beam_width=head.post.beam, **attributes)
+        nodes.add("Exp", [outputs[2]], "probability", to="score")
+    else:
+        nodes.add_op("CTCGreedyDecode", [x], ["labels", "count", "score"], "text", **attributes)
+    answers = [
         Answer("labels", "TYPE_INT32", (-1,), labels=head.labels is not None),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
         Answer("score", "TYPE_FP32", (1,), scalar=True),
     ]
-    return Answers(outputs, [("score", "score")], "count", "labels"), classes
+    return Answers(answers, [("score", "score")], "count", "labels"), classes
 
 
 def regions(nodes: Nodes, head: Head, outputs: Sequence[str]) -> None:

@@ -33,6 +33,8 @@ MASKS = ("masks", "mask_geometry", "boxes")
 _DB_SCORE, _DB_MOST = 0.6, 1000
 #: How many boxes an answer may have at most.
 _MOST = 10_000
+#: The widest beam that CTCBeamSearch takes.
+_WIDEST_BEAM = 1000
 _KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
 
 
@@ -43,7 +45,8 @@ class Post:
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
     `only` names the outputs of the network that count, with commas, all if it is empty. `threshold` and `unclip` are
-    those of DBPostprocess, `text` is the least score of a text that is read. `words` are the flags of the head:
+    those of DBPostprocess, `text` is the least score of a text that is read. `beam` is the width of CTC's beam, 0 for
+    the best class of each step. `words` are the flags of the head:
     agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
     """
 
@@ -55,6 +58,7 @@ class Post:
     most: int = 100
     classes: int = 0
     blank: int = 0
+    beam: int = 0
     only: str = ""
     threshold: float = 0.3
     unclip: float = 1.5
@@ -107,10 +111,10 @@ def _count(word: str, text: str) -> int:
     return int(text)
 
 
-def _boxes(word: str, text: str) -> int:
+def _from_one(word: str, text: str, most: int) -> int:
     count = _count(word, text)
-    if not 1 <= count <= _MOST:
-        raise AttachError(f"--post: expected {word}:1 to {word}:{_MOST}, got '{word}:{text}'")
+    if not 1 <= count <= most:
+        raise AttachError(f"--post: expected {word}:1 to {word}:{most}, got '{word}:{text}'")
     return count
 
 
@@ -118,10 +122,11 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "score": lambda text: {"score": _number("score", text)},
     "lowest": lambda text: {"lowest": _number("lowest", text)},
     "iou": lambda text: {"iou": _number("iou", text)},
-    "max": lambda text: {"most": _boxes("max", text)},
+    "max": lambda text: {"most": _from_one("max", text, _MOST)},
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
     "blank": lambda text: {"blank": _count("blank", text)},
+    "beam": lambda text: {"beam": _from_one("beam", text, _WIDEST_BEAM)},
     "threshold": lambda text: {"threshold": _number("threshold", text)},
     "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
     "text": lambda text: {"text": _number("text", text)},
@@ -137,11 +142,11 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "classify": ("output", "sigmoid", "softmax", "probabilities"),
     "embed": ("output",),
     "segment": ("output", "sigmoid", "softmax", "probabilities"),
-    "ctc": ("output", "blank", "sigmoid", "softmax", "probabilities"),
-    "db": ("output", "threshold", "score", "unclip", "max", "text", "dilate", "sigmoid", "probabilities"),
+    "ctc": ("output", "blank", "beam", "sigmoid", "softmax", "probabilities"),
+    "db": ("output", "threshold", "score", "unclip", "max", "text", "beam", "dilate", "sigmoid", "probabilities"),
 }
 #: The words that mean nothing to a head with boxes.
-_NO_BOXES = ("blank", "threshold", "unclip", "text", "dilate")
+_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "dilate")
 
 
 def _means_something(kind: str, word: str) -> bool:
@@ -189,6 +194,10 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
         _report_regions(post, said, report)
     if kind == "ctc":
         (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
+        if post.beam:
+            report.said("beam", f"{post.beam} texts", "the score is the probability of the whole text")
+        else:
+            report.default("beam", "none", "the best class of each step; the word beam:10 sums over alignments")
     return post
 
 

@@ -33,13 +33,14 @@ class Reader:
     labels: Sequence[str] | None
 
 
-def reader(wish: Wish, opset: int, report: Report) -> Reader:
-    """Returns the reader in the file of --read for a model with this version of the standard operators. Raises
-    AttachError."""
+def reader(wish: Wish, beam: int, opset: int, report: Report) -> Reader:
+    """Returns the reader in the file of --read for a model with this version of the standard operators. `beam` is the
+    width of its beam, 0 for none. Raises AttachError."""
     assert wish.read is not None
     own = Report()
+    head = f"ctc beam:{beam}" if beam else "ctc"
     try:
-        of = known(Wish(wish.read, wish.read_pre, "ctc", wish.labels, libraries=wish.libraries), own)
+        of = known(Wish(wish.read, wish.read_pre, head, wish.labels, libraries=wish.libraries), own)
         made = _reader(of, opset, own)
     except AttachError as error:
         text = str(error).replace("--pre", "--read-pre")

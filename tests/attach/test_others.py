@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from opgate.attach.attach import Wish, attach, write
-from opgate.attach.report import DEFAULT, RAN, AttachError
+from opgate.attach.report import DEFAULT, RAN, SAID, AttachError
 from tests.attach import networks
 from tests.attach.conftest import Make, Model, png, squares
 
@@ -138,6 +138,21 @@ def test_lines_of_different_widths_are_read(made: Make, tmp_path, steps_first: b
     assert "an answer depends on the largest picture of its batch" in together.report
     fixed = attach(Wish(file, **{**said, "pre": f"{said['pre'].replace('bucket:8', 'bucket:0')} widest:64"}), "model")
     assert "max_batch_size: 8\n" in fixed.config
+
+
+def test_a_beam_sums_the_alignments_of_a_text(made: Make, tmp_path) -> None:
+    file = networks.lines(tmp_path / "net.onnx", steps_first=False)
+    (tmp_path / "characters.txt").write_text("a\nb\nc\nd\ne\n")
+    said = {"pre": "grey height:16 half bucket:8 pad:0"}
+    head = f"ctc:{tmp_path / 'characters.txt'}"
+    greedy, beam = made(file, "greedy", post=head, **said), made(file, "beam", post=f"{head} beam:10", **said)
+    doubtful = png(np.full((16, 16), 25, np.uint8))  # each of two steps has 0.56 for the blank and 0.44 for a
+    clear = png(np.repeat(np.array([51, 0, 102, 153], np.uint8), 8)[None].repeat(16, 0))
+    answers = [[answer["predictions"][0] for answer in model.predict(doubtful, clear)] for model in (greedy, beam)]
+    assert [[record["text"] for record in records] for records in answers] == [["", "abc"], ["a", "abc"]]
+    scores = [[record["score"] for record in records] for records in answers]
+    np.testing.assert_allclose(scores, [[0, 1], [1 - 0.5585**2, 1]], atol=1e-3)
+    assert ("beam", "10 texts", SAID, "the score is the probability of the whole text") in facts(beam)
 
 
 def test_nhwc_f16_and_u8_inputs(made: Make, tmp_path) -> None:

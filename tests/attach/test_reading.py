@@ -74,6 +74,16 @@ def test_a_line_is_read_as_if_it_were_alone(made: Make, tmp_path: Path) -> None:
     assert [record["text"][:4] for record in found] == ["aaba", "baab"]  # the padding is a grey, too
 
 
+def test_a_reader_may_search_a_beam(made: Make, tmp_path: Path) -> None:
+    detector, reader = files(tmp_path)
+    said = {"pre": "shortest:64", "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
+    model = made(detector, post=f"{POST} beam:10", **said)
+    assert [record["text"] for record in model.predict(png(page()))[0]["predictions"]] == ["aaba", "baab"]
+    assert "reader: beam" in model.report
+    with pytest.raises(AttachError, match="--post: the word beam: goes with --read"):
+        attach(Wish(detector, pre="shortest:64", post="db beam:10"), "model")
+
+
 def test_texts_of_a_low_score_are_left_out(made: Make, tmp_path: Path) -> None:
     detector, reader = files(tmp_path)
     said = {"pre": "shortest:64", "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}

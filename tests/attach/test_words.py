@@ -140,6 +140,9 @@ def test_wrong_words(words: str, message: str) -> None:
         ("yolov8 fast", "what is 'fast'? Expected score:"),
         ("yolov8 max:few", "expected a number such as max:1"),
         ("yolov8 max:0", "expected max:1 to max:10000"),
+        ("ctc:a.txt beam:0", "expected beam:1 to beam:1000, got 'beam:0'"),
+        ("ctc:a.txt beam:1001", "expected beam:1 to beam:1000"),
+        ("yolov8 beam:3", "'beam:3' means nothing to yolov8"),
         ("yolov8 max:10001", "expected max:1 to max:10000"),
     ],
 )

@@ -1,8 +1,10 @@
-"""DBPostprocess against OpenCV, and against RapidOCR's own code; PerspectiveCrop against OpenCV's warpPerspective."""
+"""DBPostprocess against OpenCV, and against RapidOCR's own code; PerspectiveCrop against OpenCV's warpPerspective;
+CTCBeamSearch against TensorFlow, and against the sum over all alignments."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import defaultdict
+from itertools import groupby, pairwise, product
 from typing import Any
 
 import cv2
@@ -192,3 +194,57 @@ def test_the_widest_crop_is_the_width_of_all(run_op: RunOp) -> None:
     for crop, width in zip(crops, widths, strict=True):
         np.testing.assert_allclose(crop[..., :width], 200 / 255, rtol=1e-5)
         assert not crop[..., width:].any()
+
+
+@pytest.mark.parametrize(("t", "c"), [(6, 3), (20, 5), (40, 30), (80, 600)])
+@pytest.mark.parametrize("width", [1, 2, 7, 60])
+def test_texts_and_scores_of_a_beam_are_those_of_tensorflow(run_op: RunOp, t: int, c: int, width: int) -> None:
+    """On steps that are as sure as a reader's. Among many texts of noise, TensorFlow's search extends none that another
+    has displaced in the same step, and finds another text now and then. Its blank is the last class."""
+    need("tensorflow")
+    import tensorflow as tf
+
+    rng = np.random.default_rng(t + width)
+    logits = rng.normal(0, 2, (8, t, c)).astype(np.float32)
+    best = np.where(rng.random((8, t, 1)) < 0.4, c - 1, rng.integers(c, size=(8, t, 1)))
+    np.put_along_axis(logits, best, rng.uniform(4, 14, best.shape).astype(np.float32), 2)
+    labels, count, score = run_op("CTCBeamSearch", {"logits": logits}, {"beam_width": width, "blank": c - 1})
+    (theirs,), their_scores = tf.nn.ctc_beam_search_decoder(logits.transpose(1, 0, 2), np.full(8, t, np.int32), width)
+    for row, text in enumerate(tf.sparse.to_dense(theirs, -1).numpy()):
+        assert labels[row, : count[row]].tolist() == text[text >= 0].tolist()
+    np.testing.assert_allclose(score, their_scores.numpy()[:, 0], rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    t=st.integers(0, 5),
+    c=st.integers(1, 4),
+    scale=st.sampled_from([0.5, 2.0, 9.0]),
+    activation=st.sampled_from(["softmax", "none"]),
+)
+def test_a_wide_beam_finds_the_likeliest_text(
+    run_op: RunOp, seed: int, t: int, c: int, scale: float, activation: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits, blank = rng.normal(0, scale, (1, t, c)).astype(np.float32), int(rng.integers(c))
+    probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum(-1, keepdims=True)
+    sums: defaultdict[tuple[int, ...], float] = defaultdict(float)
+    for path in product(range(c), repeat=t):
+        text = tuple(label for label, _ in groupby(path) if label != blank)
+        sums[text] += float(np.prod([probabilities[i, label] for i, label in enumerate(path)]))
+    given_ = logits if activation == "softmax" else probabilities[None]
+    said = {"beam_width": 1000, "blank": blank, "activation": activation}
+    labels, count, score = run_op("CTCBeamSearch", {"logits": given_}, said)
+    assert sums[tuple(labels[0, : count[0]].tolist())] == pytest.approx(max(sums.values()), rel=1e-5)
+    assert np.exp(score[0]) == pytest.approx(max(sums.values()), rel=1e-4)
+    assert (labels[0, count[0] :] == -1).all()
+
+
+def test_alignments_together_outweigh_the_best_one(run_op: RunOp) -> None:
+    """The blank twice is the best alignment, 0.36. The text of one class has three, 0.64."""
+    probabilities = np.float32([[[0.6, 0.4], [0.6, 0.4]]])
+    assert run_op("CTCGreedyDecode", {"logits": probabilities}, {"activation": "none"})[1].tolist() == [0]
+    labels, count, score = run_op("CTCBeamSearch", {"logits": probabilities}, {"activation": "none"})
+    assert labels.tolist() == [[1, -1]] and count.tolist() == [1]
+    assert score[0] == pytest.approx(np.log(0.64), abs=1e-6)

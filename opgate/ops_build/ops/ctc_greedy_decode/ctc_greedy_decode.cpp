@@ -1,54 +1,24 @@
 #include "ctc_greedy_decode.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include "core/convert.h"
-#include "core/elementary.h"
+#include "detection/best.h"
 
 namespace opgate::ops::ctc_greedy_decode {
 namespace {
 
-constexpr std::int64_t kBlock = 512, kLanes = 32, kGrain = 32768;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using detection::exponentials, detection::greatest, detection::kInfinity;
+
+constexpr std::int64_t kBlock = 512, kGrain = 32768;
 
 /// The best class of a step: the first of the greatest numbers. A NaN is less than any number.
 struct Best {
   float value = -kInfinity;
   std::int64_t label = 0;
 };
-
-/// The greatest of a block, without NaN. -infinity if there is none.
-float greatest(const float* values, std::int64_t count) {
-  std::array<float, kLanes> most;
-  most.fill(-kInfinity);
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane)
-      most[lane] = select(values[i + lane] > most[lane], values[i + lane], most[lane]);
-  }
-  for (; i < count; ++i) most[0] = select(values[i] > most[0], values[i], most[0]);
-  return *std::max_element(most.begin(), most.end());
-}
-
-/// The sum of exp(value - shift) of a block.
-float exponentials(const float* values, std::int64_t count, float shift) {
-  std::array<float, kLanes> sums{};
-  const auto term = [shift](float value) {
-    const float x = value - shift;
-    return select(x < kExpLow<float>, 0.0f, exp_in_range(held(x, kExpLow<float>, kExpHigh<float>)));
-  };
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(values[i + lane]);
-  }
-  for (; i < count; ++i) sums[0] += term(values[i]);
-  float sum = 0;
-  for (const float lane : sums) sum += lane;
-  return sum;
-}
 
 /// Calls use(values, count, label of the first) for the blocks of a step in f32, until it returns false.
 template <typename T, typename Use>

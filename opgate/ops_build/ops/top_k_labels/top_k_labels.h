@@ -31,14 +31,6 @@ OPGATE_HOST_DEVICE inline Entry entry_of(float logit, std::uint32_t label) {
 
 OPGATE_HOST_DEVICE inline std::uint32_t label_of(Entry entry) { return detection::index_of(entry); }
 
-OPGATE_HOST_DEVICE inline float logit_of(Entry entry) {
-  const std::uint32_t key = ~static_cast<std::uint32_t>(entry >> 32);
-  const std::uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
-  float logit;
-  std::memcpy(&logit, &bits, sizeof logit);
-  return logit;
-}
-
 /// The score of a logit. `most` is the greatest logit of its row, `sum` the sum of exp(logit - most).
 OPGATE_HOST_DEVICE inline float score_of(float logit, Activation activation, float most, double sum) {
   if (activation == Activation::none) return logit;
