@@ -639,6 +639,24 @@ def test_a_text_that_is_not_utf8_has_a_line(repository, reason):
     assert "can't be parsed: 3:1" in reason("m")
 
 
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        ("max_batch_size: ${triton_max_batch_size}", "a template: it wants a value in place of ${triton_max_batch_size}"),
+        ("{% for input in inputs %}", "a template: it wants a value in place of {%"),
+        ('input [ { name: "x" dims: [ 4, ] } ]', "remove the comma before the ]"),
+        ('input [\n  { name: "x" },\n]', "remove the comma before the ]"),
+        ("input { data_type: TYPE_BYTES }", "TYPE_FP64, TYPE_STRING, TYPE_BF16"),
+        ("instance_group { kind: KIND_CUDA }", "expected one of KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL"),
+        ('parameters { key: "a" string_value: "b" }', "expected one of key, value"),
+        ("dynamic_batching { prefered_batch_size: 4 }", "expected one of preferred_batch_size, "),
+    ],
+)
+def test_a_syntax_error_says_what_to_do(repository, reason, config, advice):
+    double(repository, "m", config=config)
+    assert advice in reason("m")
+
+
 def test_quotes_without_an_end_take_no_time(repository):
     (repository / "config.pbtxt").write_text('"' + '\\"' * 20_000)
     began = time.perf_counter()
