@@ -523,7 +523,7 @@ def test_a_batch_input_of_a_model_in_python_is_not_computed(tmp_path: Path) -> N
 
 def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     broken = {
-        "import nothing_of_that_name": "ModuleNotFoundError",
+        "import nothing_of_that_name": "Install it into the Python that runs the model: that of the gateway, or",
         "class Other: pass": "has no class TritonPythonModel",
         "class TritonPythonModel: pass": "has no method execute",
         "def (": "SyntaxError",

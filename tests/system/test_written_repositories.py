@@ -103,6 +103,11 @@ MODELS = {
         ),
         "BATCHES = True" + TELLS,
     ),
+    "optional": (
+        f"{X[:-1]}, {NUMBERS[:-1].replace('NUMBERS', 'MORE')} optional: true }} ] output [ {TOLD} ]",
+        "BATCHES = False" + TELLS,
+    ),
+    "halves": (f'{CODE} output [ {{ name: "HALVES" data_type: TYPE_FP16 dims: [ -1 ] }} ]', RETURNS),
     "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
 }
 
@@ -368,6 +373,7 @@ threading.Thread(target=run).start()"""
 
 
 # Where the two differ: what Triton says, what the gateway says, and the line of docs/triton-differences.md about it.
+HALVES = 'pb_utils.InferenceResponse([pb_utils.Tensor("HALVES", np.ones(2, np.float16))])'
 STRINGS = 'pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", np.array(["a"], object))])'
 
 
@@ -428,6 +434,20 @@ DIFFERENT = {
         200,
         400,
         "nested otherwise",
+    ),
+    "an optional input in place of another": (
+        lambda server: post(
+            server, "optional/infer", {"inputs": [{"name": "MORE", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        )[0],
+        200,
+        400,
+        "an input that isn't optional",
+    ),
+    "FP16 in JSON": (
+        lambda server: infer(server, "halves", HALVES)[0],
+        400,
+        200,
+        "JSON has FP16",
     ),
     "a long text": (
         lambda server: len(infer(server, "returns", "failed('x' * 5000)")[1]["error"]),
