@@ -87,6 +87,15 @@ class TritonPythonModel:
         return found
 """
 )
+REPEATS = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [numbers(np.repeat(one.inputs()[0].as_numpy(), one.inputs()[0].as_numpy()[:, 0].astype(int), axis=0))
+                for one in requests]
+"""
+)
 CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
 NUMBERS = '{ name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }'
 TOLD = '{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }'
@@ -106,6 +115,13 @@ MODELS = {
     "optional": (
         f"{X[:-1]}, {NUMBERS[:-1].replace('NUMBERS', 'MORE')} optional: true }} ] output [ {TOLD} ]",
         "BATCHES = False" + TELLS,
+    ),
+    "repeats": (f"max_batch_size: 4 {X} output [ {NUMBERS} ]", REPEATS),
+    "joins": (f"max_batch_size: 8 {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
+    "keeps": (
+        f"""{CODE} output [ {TOLD}, {NUMBERS} ] sequence_batching {{ state [ {{ input_name: "KEPT" output_name: "KEPT"
+        data_type: TYPE_FP32 dims: [ 1 ] initial_state {{ name: "zero" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }} }} ] }}""",
+        RETURNS,
     ),
     "halves": (f'{CODE} output [ {{ name: "HALVES" data_type: TYPE_FP16 dims: [ -1 ] }} ]', RETURNS),
     "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
@@ -135,6 +151,9 @@ ENSEMBLES = {
     "sends_alone": ensemble(step("sends", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS),
     "says_decoupled": ensemble(step("returns", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS)
     + " model_transaction_policy { decoupled: true }",
+    "repeats_joins": ensemble(
+        step("repeats", {"X": "X"}, {"NUMBERS": "between"}), step("joins", {"X": "between"}, {"TOLD": "TOLD"})
+    ).replace(CODE, f"max_batch_size: 4 {X}"),
     "in_ensemble": ensemble(step("sends_tells", {"CODE": "CODE"}, {"TOLD": "TOLD"})),
 }
 
@@ -274,6 +293,30 @@ def test_ragged_inputs_keep_their_shape(server: Any) -> None:
     inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]
     answer = post(server, "ragged/infer", {"inputs": inputs})[1]
     assert json.loads(answer["outputs"][0]["data"][0])[:3] == ["X", [1, 3], [[1, 2, 3]]]
+
+
+@pytest.mark.parametrize(("rows", "repeated"), [([3], [[3]] * 3), ([2, 1], [[2], [2], [1]]), ([0], [])])
+def test_a_response_has_any_number_of_rows(server: Any, rows: list[int], repeated: list[list[int]]) -> None:
+    """A model finds several things in a picture, or none, and the next one classifies them."""
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [len(rows), 1], "data": rows}]
+    (output,) = post(server, "repeats/infer", {"inputs": inputs})[1]["outputs"]
+    assert output["shape"] == [len(repeated), 1] and output["data"] == [row[0] for row in repeated]
+    if repeated:
+        (output,) = post(server, "repeats_joins/infer", {"inputs": inputs})[1]["outputs"]
+        assert output["shape"] == [1, 1] and json.loads(output["data"][0])[1:3] == [[len(repeated), 1], repeated]
+
+
+def test_a_state_that_a_model_leaves_out_stays_as_it_was(gateway: Server) -> None:
+    """In Triton, models in Python can't change the state of a sequence."""
+    look = 'told(str(pb_utils.get_input_tensor_by_name(request, "KEPT").as_numpy().tolist()))'
+    keep = 'pb_utils.InferenceResponse([pb_utils.Tensor("KEPT", np.array([7], np.float32))])'
+    found = []
+    for i, code in enumerate([look, keep, look, look]):
+        place = {"sequence_id": 5, "sequence_start": i == 0, "sequence_end": i == 3}
+        status, answer = infer(gateway, "keeps", code, parameters=place)
+        assert status == 200
+        found.append([output["data"] for output in answer["outputs"]])
+    assert found == [[["[0.0]"]], [], [["[7.0]"]], [["[7.0]"]]]
 
 
 def test_a_config_says_what_its_scheduler_does(server: Any) -> None:

@@ -252,6 +252,22 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
         begin = end
 
 
+def answer_alone(spec: ModelSpec, request: Request, outputs: dict[str, Array]) -> None:
+    """Gives a request the outputs that a model in Python computed for it alone. They have any number of rows, as in
+    Triton: one for each thing that a picture shows, for example.
+
+    Raises ServingError (INTERNAL) where rows are counted, as `split` does: with statuses of rows, or outputs that are
+    scattered or cut.
+    """
+    if spec.row_status is not None or spec.scattered or spec.padding is not None:
+        split(spec, [request], list(outputs), list(outputs.values()))
+        return
+    request.result = {
+        name: _outer(spec, spec.outputs[name], outputs[name], 0, len(outputs[name]) if spec.batched else 0)
+        for name in request.outputs
+    }
+
+
 def _results(spec: ModelSpec, requests: Sequence[Request], outputs: dict[str, Array]) -> list[dict[str, Array]]:
     """Returns the result of each request of a model with outputs that are scattered or cut."""
     scattered = {name: _scatter(spec, name, requests, outputs[name]) for name in outputs if name in spec.scattered}

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _UTILS = "triton_python_backend_utils"
 #: What a model may raise without ending its process: also what `sys.exit` raises.
 RAISED = (Exception, SystemExit, KeyboardInterrupt)
-_MISSING_MODULE = "\nInstall it into the Python that runs the model: that of the gateway, or that of EXECUTION_ENV_PATH."
+_MISSING_MODULE = (
+    "\nInstall it into the Python that runs the model: that of the gateway, or that of EXECUTION_ENV_PATH."
+)
 logger = logging.getLogger("opgate.python")
 
 
