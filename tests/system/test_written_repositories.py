@@ -306,6 +306,14 @@ def test_a_response_has_any_number_of_rows(server: Any, rows: list[int], repeate
         assert output["shape"] == [1, 1] and json.loads(output["data"][0])[1:3] == [[len(repeated), 1], repeated]
 
 
+@pytest.mark.parametrize(("row", "answered"), [(0, []), (1, [1]), (2, [[2], [2]])])
+def test_predict_answers_with_what_was_found(gateway: Server, row: int, answered: list[Any]) -> None:
+    body = json.dumps({"X": [row]}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{gateway.url}/predict/repeats", body, headers)) as answer:
+        assert json.load(answer)["outputs"] == {"NUMBERS": answered}
+
+
 def test_a_state_that_a_model_leaves_out_stays_as_it_was(gateway: Server) -> None:
     """In Triton, models in Python can't change the state of a sequence."""
     look = 'told(str(pb_utils.get_input_tensor_by_name(request, "KEPT").as_numpy().tolist()))'
