@@ -387,6 +387,30 @@ def test_an_error_ends_an_ensemble(gateway: Server) -> None:
     assert came[0][1:] == ([[1]], False) and "no more" in came[1][1] and came[1][2] is True and len(came) == 2
 
 
+def test_a_step_runs_for_each_combination_of_responses(tmp_path: Path) -> None:
+    """Triton refuses an ensemble whose step has inputs of several decoupled steps."""
+    both = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [numbers([t.as_numpy()[0] for t in request.inputs()]) for request in requests]
+"""
+    write(tmp_path, "both", f"{X[:-1]}, {NUMBERS.replace('NUMBERS', 'Z')} ] output [ {NUMBERS} ]", HEAD + both)
+    write(tmp_path, "sends", *MODELS["sends"])
+    (tmp_path / "ensemble" / "1").mkdir(parents=True)
+    config = ensemble(
+        step("sends", {"CODE": "CODE"}, {"NUMBERS": "one"}),
+        step("sends", {"CODE": "OTHER"}, {"NUMBERS": "other"}),
+        step("both", {"X": "one", "Z": "other"}, {"NUMBERS": "NUMBERS"}),
+        output=NUMBERS,
+    ).replace(CODE, f"{CODE[:-1]}, {TOLD.replace('TOLD', 'OTHER')} ]")
+    (tmp_path / "ensemble" / "config.pbtxt").write_text(config)
+    send = "sender.send(numbers([{}])); sender.send(numbers([{}]), flags=FINAL)"
+    with running(tmp_path, "--allow-python-models") as server:
+        body = {"CODE": send.format(1, 2), "OTHER": send.format(3, 4)}
+        status, events = post(server, "ensemble/generate_stream", body)
+    assert status == 200 and sorted(event["NUMBERS"] for event in events) == [[1, 3], [1, 4], [2, 3], [2, 4]]
+
+
 def test_infer_is_not_for_an_ensemble_with_a_decoupled_step(server: Any) -> None:
     assert infer(server, "sends_alone", STREAMS["two"][0])[0] == 501
     status, answer = post(server, "sends_tells/generate", {"CODE": "sender.send(numbers([4]), flags=FINAL)"})
