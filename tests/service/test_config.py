@@ -469,7 +469,7 @@ def test_a_type_that_is_missing_is_refused():
 
 
 def test_an_environment_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="got /none/env[.]tar[.]gz, which isn't there"):
+    with pytest.raises(ConfigError, match=r"got /none/env[.]tar[.]gz, which isn't there"):
         _interpreter("/none/env.tar.gz", tmp_path)
     with pytest.raises(ConfigError, match=f"got {re.escape(str(tmp_path))}$"):
         _interpreter(".", tmp_path)
