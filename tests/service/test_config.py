@@ -134,6 +134,10 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ("no_such_field: 1", "no_such_field"),
         ('name: "other"', "names the model 'other'"),
         ("max_batch_size: -1", "max_batch_size -1"),
+        (
+            'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }',
+            "input name 'x' is empty or given twice",
+        ),
         ('input [ { name: "x" data_type: 99 dims: [ 4 ] } ]', "input 'x': data_type 99 can't be served"),
         ('max_batch_size: 8 input [ { name: "z" data_type: TYPE_FP32 dims: [ 4 ] } ]', "'z' is not in the model file"),
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_INT8 dims: [ 4 ] } ]', "the config says TYPE_INT8"),

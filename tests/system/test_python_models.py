@@ -537,6 +537,8 @@ def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     }
     for i, source in enumerate(broken):
         write(tmp_path, f"broken{i}", SERVED, source)
+    broken[ANSWERS] = "needs inputs or outputs, in its config or from auto_complete_config"
+    write(tmp_path, f"broken{len(broken) - 1}", "", ANSWERS)
     with running(tmp_path, "--allow-python-models", "--no-strict-readiness") as server:
         client = connect(server, "http")
         listed = {model["name"]: model for model in client.get_model_repository_index()}
