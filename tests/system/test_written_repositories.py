@@ -116,6 +116,12 @@ MODELS = {
         f"{X[:-1]}, {NUMBERS[:-1].replace('NUMBERS', 'MORE')} optional: true }} ] output [ {TOLD} ]",
         "BATCHES = False" + TELLS,
     ),
+    "reshapes": (f"{CODE} output [ {{ {NUMBERS[1:-1].replace('-1', '1, 2')} reshape {{ shape: [ 2 ] }} }} ]", RETURNS),
+    "sends_reshaped": (
+        f"{CODE} output [ {{ {NUMBERS[1:-1].replace('-1', '1, 2')} reshape {{ shape: [ 2 ] }} }} ] "
+        "model_transaction_policy { decoupled: true }",
+        SENDS,
+    ),
     "repeats": (f"max_batch_size: 4 {X} output [ {NUMBERS} ]", REPEATS),
     "joins": (f"max_batch_size: 8 {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
     "keeps": (
@@ -312,6 +318,20 @@ def test_predict_answers_with_what_was_found(gateway: Server, row: int, answered
     headers = {"Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(f"{gateway.url}/predict/repeats", body, headers)) as answer:
         assert json.load(answer)["outputs"] == {"NUMBERS": answered}
+
+
+def test_outputs_have_the_shape_of_the_config(server: Any) -> None:
+    (output,) = infer(server, "reshapes", "numbers([1, 2])")[1]["outputs"]
+    assert output["shape"] == [1, 2]
+    found = []
+    message = pb.ModelInferRequest(model_name="sends_reshaped")
+    (given,) = texts("grpc", "sender.send(numbers([1, 2]), flags=FINAL)")
+    message.inputs.append(given._get_tensor())
+    message.raw_input_contents.append(given._get_content())
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        for answer in GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), timeout=30):
+            found += [list(output.shape) for output in answer.infer_response.outputs]
+    assert found == [[1, 2]]
 
 
 def test_a_state_that_a_model_leaves_out_stays_as_it_was(gateway: Server) -> None:
