@@ -581,6 +581,22 @@ def test_a_warm_up_of_a_scalar(repository, load):
     assert load().find("m")
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ([], "no files"),
+        (["model.plan"], "model.plan"),
+        (["a.onnx", "b", "c", "d", "e", "f"], "a.onnx, b, c, d, e, ..."),
+    ],
+)
+def test_a_missing_model_file_is_said_with_those_that_are_there(repository, reason, files, named):
+    folder = double(repository, "m") / "1"
+    (folder / "model.onnx").unlink()
+    for file in files:
+        (folder / file).write_bytes(b"")
+    assert reason("m") == f"there is no model file m/1/model.onnx, its folder has {named}"
+
+
 def test_a_folder_may_stand_for_the_model_file(repository, load, reason):
     folder = double(repository, "m", config="max_batch_size: 8") / "1"
     (folder / "model.onnx").rename(folder / "inner.onnx")
