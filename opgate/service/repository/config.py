@@ -112,10 +112,11 @@ def read_config(path: Path) -> ModelConfig:
 
 def _advice(text: str, error: text_format.ParseError) -> str:
     """Returns what to do about a syntax error, "" if only its place is known."""
-    lines = text.split("\n")[(error.GetLine() or 1) - 1 :][:1] or [""]
-    if found := _PLACEHOLDER.search(lines[0]):
+    lines = text.split("\n")
+    line = lines[min(error.GetLine() or 1, len(lines)) - 1]
+    if found := _PLACEHOLDER.search(line):
         return f" (a template: it wants a value in place of {found[0]})"
-    if lines[0][(error.GetColumn() or 1) - 1 :].startswith("]"):
+    if line[(error.GetColumn() or 1) - 1 :].startswith("]"):
         return " (remove the comma before the ])"
     if not (found := _UNKNOWN_NAME.search(str(error))):
         return ""
