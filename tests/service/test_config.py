@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import numpy as np
@@ -18,6 +19,7 @@ from opgate.service.repository.loader import load_config
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.python_models import _interpreter
 from opgate.service.repository.repositories import Source
+from opgate.service.repository.specification import stated_datatype
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     batching,
@@ -132,6 +134,11 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ("no_such_field: 1", "no_such_field"),
         ('name: "other"', "names the model 'other'"),
         ("max_batch_size: -1", "max_batch_size -1"),
+        (
+            'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }',
+            "input name 'x' is empty or given twice",
+        ),
+        ('input [ { name: "x" data_type: 99 dims: [ 4 ] } ]', "input 'x': data_type 99 can't be served"),
         ('max_batch_size: 8 input [ { name: "z" data_type: TYPE_FP32 dims: [ 4 ] } ]', "'z' is not in the model file"),
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_INT8 dims: [ 4 ] } ]', "the config says TYPE_INT8"),
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 5 ] } ]', "[-1, 5] doesn't fit"),
@@ -460,6 +467,18 @@ def test_an_environment_that_no_file_system_has_is_refused(tmp_path, given):
         _interpreter(given, tmp_path)
 
 
+def test_a_type_that_is_missing_is_refused():
+    with pytest.raises(ConfigError, match="input 'x': data_type is missing"):
+        stated_datatype(0, "input 'x'")
+
+
+def test_an_environment_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"got /none/env[.]tar[.]gz, which isn't there"):
+        _interpreter("/none/env.tar.gz", tmp_path)
+    with pytest.raises(ConfigError, match=f"got {re.escape(str(tmp_path))}$"):
+        _interpreter(".", tmp_path)
+
+
 SCALAR = 'input [ { name: "x" data_type: TYPE_FP32 %s } ] output [ { name: "y" data_type: TYPE_FP32 %s } ]'
 
 
@@ -562,6 +581,22 @@ def test_a_warm_up_of_a_scalar(repository, load):
     assert load().find("m")
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ([], "no files"),
+        (["model.plan"], "model.plan"),
+        (["a.onnx", "b", "c", "d", "e", "f"], "a.onnx, b, c, d, e, ..."),
+    ],
+)
+def test_a_missing_model_file_is_said_with_those_that_are_there(repository, reason, files, named):
+    folder = double(repository, "m") / "1"
+    (folder / "model.onnx").unlink()
+    for file in files:
+        (folder / file).write_bytes(b"")
+    assert reason("m") == f"there is no model file m/1/model.onnx, its folder has {named}"
+
+
 def test_a_folder_may_stand_for_the_model_file(repository, load, reason):
     folder = double(repository, "m", config="max_batch_size: 8") / "1"
     (folder / "model.onnx").rename(folder / "inner.onnx")
@@ -637,6 +672,27 @@ def test_a_text_that_is_not_utf8_has_a_line(repository, reason):
     assert reason("m") == "config.pbtxt line 3: a text that is not UTF-8"
     (folder / "config.pbtxt").write_bytes(b"max_batch_size: 2\n# \xff\nno_such: 1")
     assert "can't be parsed: 3:1" in reason("m")
+
+
+@pytest.mark.parametrize(
+    ("config", "advice"),
+    [
+        (
+            "max_batch_size: ${triton_max_batch_size}",
+            "a template: it wants a value in place of ${triton_max_batch_size}",
+        ),
+        ("{% for input in inputs %}", "a template: it wants a value in place of {%"),
+        ('input [ { name: "x" dims: [ 4, ] } ]', "remove the comma before the ]"),
+        ('input [\n  { name: "x" },\n]', "remove the comma before the ]"),
+        ("input { data_type: TYPE_BYTES }", "TYPE_FP64, TYPE_STRING, TYPE_BF16"),
+        ("instance_group { kind: KIND_CUDA }", "expected one of KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL"),
+        ('parameters { key: "a" string_value: "b" }', "expected one of key, value"),
+        ("dynamic_batching { prefered_batch_size: 4 }", "expected one of preferred_batch_size, "),
+    ],
+)
+def test_a_syntax_error_says_what_to_do(repository, reason, config, advice):
+    double(repository, "m", config=config)
+    assert advice in reason("m")
 
 
 def test_quotes_without_an_end_take_no_time(repository):

@@ -523,7 +523,7 @@ def test_a_batch_input_of_a_model_in_python_is_not_computed(tmp_path: Path) -> N
 
 def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     broken = {
-        "import nothing_of_that_name": "ModuleNotFoundError",
+        "import nothing_of_that_name": "Install it into the Python that runs the model: that of the gateway, or",
         "class Other: pass": "has no class TritonPythonModel",
         "class TritonPythonModel: pass": "has no method execute",
         "def (": "SyntaxError",
@@ -537,6 +537,8 @@ def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     }
     for i, source in enumerate(broken):
         write(tmp_path, f"broken{i}", SERVED, source)
+    broken[ANSWERS] = "needs inputs or outputs, in its config or from auto_complete_config"
+    write(tmp_path, f"broken{len(broken) - 1}", "", ANSWERS)
     with running(tmp_path, "--allow-python-models", "--no-strict-readiness") as server:
         client = connect(server, "http")
         listed = {model["name"]: model for model in client.get_model_repository_index()}

@@ -87,6 +87,15 @@ class TritonPythonModel:
         return found
 """
 )
+REPEATS = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [numbers(np.repeat(one.inputs()[0].as_numpy(), one.inputs()[0].as_numpy()[:, 0].astype(int), axis=0))
+                for one in requests]
+"""
+)
 CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
 NUMBERS = '{ name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }'
 TOLD = '{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }'
@@ -103,6 +112,24 @@ MODELS = {
         ),
         "BATCHES = True" + TELLS,
     ),
+    "optional": (
+        f"{X[:-1]}, {NUMBERS[:-1].replace('NUMBERS', 'MORE')} optional: true }} ] output [ {TOLD} ]",
+        "BATCHES = False" + TELLS,
+    ),
+    "reshapes": (f"{CODE} output [ {{ {NUMBERS[1:-1].replace('-1', '1, 2')} reshape {{ shape: [ 2 ] }} }} ]", RETURNS),
+    "sends_reshaped": (
+        f"{CODE} output [ {{ {NUMBERS[1:-1].replace('-1', '1, 2')} reshape {{ shape: [ 2 ] }} }} ] "
+        "model_transaction_policy { decoupled: true }",
+        SENDS,
+    ),
+    "repeats": (f"max_batch_size: 4 {X} output [ {NUMBERS} ]", REPEATS),
+    "joins": (f"max_batch_size: 8 {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
+    "keeps": (
+        f"""{CODE} output [ {TOLD}, {NUMBERS} ] sequence_batching {{ state [ {{ input_name: "KEPT" output_name: "KEPT"
+        data_type: TYPE_FP32 dims: [ 1 ] initial_state {{ name: "zero" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }} }} ] }}""",
+        RETURNS,
+    ),
+    "halves": (f'{CODE} output [ {{ name: "HALVES" data_type: TYPE_FP16 dims: [ -1 ] }} ]', RETURNS),
     "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
 }
 
@@ -130,6 +157,9 @@ ENSEMBLES = {
     "sends_alone": ensemble(step("sends", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS),
     "says_decoupled": ensemble(step("returns", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS)
     + " model_transaction_policy { decoupled: true }",
+    "repeats_joins": ensemble(
+        step("repeats", {"X": "X"}, {"NUMBERS": "between"}), step("joins", {"X": "between"}, {"TOLD": "TOLD"})
+    ).replace(CODE, f"max_batch_size: 4 {X}"),
     "in_ensemble": ensemble(step("sends_tells", {"CODE": "CODE"}, {"TOLD": "TOLD"})),
 }
 
@@ -271,6 +301,52 @@ def test_ragged_inputs_keep_their_shape(server: Any) -> None:
     assert json.loads(answer["outputs"][0]["data"][0])[:3] == ["X", [1, 3], [[1, 2, 3]]]
 
 
+@pytest.mark.parametrize(("rows", "repeated"), [([3], [[3]] * 3), ([2, 1], [[2], [2], [1]]), ([0], [])])
+def test_a_response_has_any_number_of_rows(server: Any, rows: list[int], repeated: list[list[int]]) -> None:
+    """A model finds several things in a picture, or none, and the next one classifies them."""
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [len(rows), 1], "data": rows}]
+    (output,) = post(server, "repeats/infer", {"inputs": inputs})[1]["outputs"]
+    assert output["shape"] == [len(repeated), 1] and output["data"] == [row[0] for row in repeated]
+    if repeated:
+        (output,) = post(server, "repeats_joins/infer", {"inputs": inputs})[1]["outputs"]
+        assert output["shape"] == [1, 1] and json.loads(output["data"][0])[1:3] == [[len(repeated), 1], repeated]
+
+
+@pytest.mark.parametrize(("row", "answered"), [(0, []), (1, [1]), (2, [[2], [2]])])
+def test_predict_answers_with_what_was_found(gateway: Server, row: int, answered: list[Any]) -> None:
+    body = json.dumps({"X": [row]}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{gateway.url}/predict/repeats", body, headers)) as answer:
+        assert json.load(answer)["outputs"] == {"NUMBERS": answered}
+
+
+def test_outputs_have_the_shape_of_the_config(server: Any) -> None:
+    (output,) = infer(server, "reshapes", "numbers([1, 2])")[1]["outputs"]
+    assert output["shape"] == [1, 2]
+    found = []
+    message = pb.ModelInferRequest(model_name="sends_reshaped")
+    (given,) = texts("grpc", "sender.send(numbers([1, 2]), flags=FINAL)")
+    message.inputs.append(given._get_tensor())
+    message.raw_input_contents.append(given._get_content())
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        for answer in GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), timeout=30):
+            found += [list(output.shape) for output in answer.infer_response.outputs]
+    assert found == [[1, 2]]
+
+
+def test_a_state_that_a_model_leaves_out_stays_as_it_was(gateway: Server) -> None:
+    """In Triton, models in Python can't change the state of a sequence."""
+    look = 'told(str(pb_utils.get_input_tensor_by_name(request, "KEPT").as_numpy().tolist()))'
+    keep = 'pb_utils.InferenceResponse([pb_utils.Tensor("KEPT", np.array([7], np.float32))])'
+    found = []
+    for i, code in enumerate([look, keep, look, look]):
+        place = {"sequence_id": 5, "sequence_start": i == 0, "sequence_end": i == 3}
+        status, answer = infer(gateway, "keeps", code, parameters=place)
+        assert status == 200
+        found.append([output["data"] for output in answer["outputs"]])
+    assert found == [[["[0.0]"]], [], [["[7.0]"]], [["[7.0]"]]]
+
+
 def test_a_config_says_what_its_scheduler_does(server: Any) -> None:
     batching = post(server, "ragged/config", None)[1]["dynamic_batching"]
     assert batching["preferred_batch_size"] == [4]
@@ -331,6 +407,30 @@ def test_an_error_ends_an_ensemble(gateway: Server) -> None:
     assert came[0][1:] == ([[1]], False) and "no more" in came[1][1] and came[1][2] is True and len(came) == 2
 
 
+def test_a_step_runs_for_each_combination_of_responses(tmp_path: Path) -> None:
+    """Triton refuses an ensemble whose step has inputs of several decoupled steps."""
+    both = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [numbers([t.as_numpy()[0] for t in request.inputs()]) for request in requests]
+"""
+    write(tmp_path, "both", f"{X[:-1]}, {NUMBERS.replace('NUMBERS', 'Z')} ] output [ {NUMBERS} ]", HEAD + both)
+    write(tmp_path, "sends", *MODELS["sends"])
+    (tmp_path / "ensemble" / "1").mkdir(parents=True)
+    config = ensemble(
+        step("sends", {"CODE": "CODE"}, {"NUMBERS": "one"}),
+        step("sends", {"CODE": "OTHER"}, {"NUMBERS": "other"}),
+        step("both", {"X": "one", "Z": "other"}, {"NUMBERS": "NUMBERS"}),
+        output=NUMBERS,
+    ).replace(CODE, f"{CODE[:-1]}, {TOLD.replace('TOLD', 'OTHER')} ]")
+    (tmp_path / "ensemble" / "config.pbtxt").write_text(config)
+    send = "sender.send(numbers([{}])); sender.send(numbers([{}]), flags=FINAL)"
+    with running(tmp_path, "--allow-python-models") as server:
+        body = {"CODE": send.format(1, 2), "OTHER": send.format(3, 4)}
+        status, events = post(server, "ensemble/generate_stream", body)
+    assert status == 200 and sorted(event["NUMBERS"] for event in events) == [[1, 3], [1, 4], [2, 3], [2, 4]]
+
+
 def test_infer_is_not_for_an_ensemble_with_a_decoupled_step(server: Any) -> None:
     assert infer(server, "sends_alone", STREAMS["two"][0])[0] == 501
     status, answer = post(server, "sends_tells/generate", {"CODE": "sender.send(numbers([4]), flags=FINAL)"})
@@ -368,6 +468,7 @@ threading.Thread(target=run).start()"""
 
 
 # Where the two differ: what Triton says, what the gateway says, and the line of docs/triton-differences.md about it.
+HALVES = 'pb_utils.InferenceResponse([pb_utils.Tensor("HALVES", np.ones(2, np.float16))])'
 STRINGS = 'pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", np.array(["a"], object))])'
 
 
@@ -428,6 +529,20 @@ DIFFERENT = {
         200,
         400,
         "nested otherwise",
+    ),
+    "an optional input in place of another": (
+        lambda server: post(
+            server, "optional/infer", {"inputs": [{"name": "MORE", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        )[0],
+        200,
+        400,
+        "an input that isn't optional",
+    ),
+    "FP16 in JSON": (
+        lambda server: infer(server, "halves", HALVES)[0],
+        400,
+        200,
+        "JSON has FP16",
     ),
     "a long text": (
         lambda server: len(infer(server, "returns", "failed('x' * 5000)")[1]["error"]),

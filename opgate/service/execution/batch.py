@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -251,6 +251,29 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
                 name: _outer(spec, spec.outputs[name], outputs[name], begin, end) for name in request.outputs
             }
         begin = end
+
+
+def answer_alone(spec: ModelSpec, request: Request, outputs: dict[str, Array]) -> None:
+    """Gives a request the outputs that a model in Python computed for it alone.
+
+    Raises ServingError (INTERNAL) where rows are counted, as `split` does: with statuses of rows, or outputs that are
+    scattered or cut.
+    """
+    if spec.row_status is not None or spec.scattered or spec.padding is not None:
+        split(spec, [request], list(outputs), list(outputs.values()))
+    else:
+        request.result = in_stated_shapes(spec, outputs)
+
+
+def in_stated_shapes(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns outputs of a model in Python with the dims that the config states, where it has a `reshape`. They have
+    any number of rows, as in Triton: one for each thing that a picture shows, for example."""
+    return {
+        name: array
+        if name in spec.scattered
+        else _outer(spec, spec.outputs[name], array, 0, array.shape[0] if spec.batched else 0)
+        for name, array in outputs.items()
+    }
 
 
 def _results(spec: ModelSpec, requests: Sequence[Request], outputs: dict[str, Array]) -> list[dict[str, Array]]:

@@ -147,9 +147,11 @@ class Sequencer:
                 return {control.name: tensor}
         return {}
 
-    def next_state(self, result: dict[str, Array]) -> dict[str, Array]:
-        """Returns the state that a run left. It is copied, because a result can be a view on that of a whole batch."""
-        return {state.input: result[state.output].copy() for state in self._sequences.states}
+    def next_state(self, state: dict[str, Array], result: dict[str, Array]) -> dict[str, Array]:
+        """Returns the state that a run left, by the inputs that get it. What a model in Python leaves out stays as it
+        was. It is copied, because a result can be a view on that of a whole batch."""
+        left = {one.input: result[one.output].copy() for one in self._sequences.states if one.output in result}
+        return {**state, **left}
 
     def try_out(self, request: Request, run: Callable[[Request], None]) -> None:
         """Runs a request as a sequence of its own. `run` runs a part on the calling thread. Raises ServingError."""
@@ -384,7 +386,8 @@ class SequenceScheduler:
             self._count(request, error, part)
         sequence.running, sequence.part = False, None
         if result is not None:
-            sequence.state = self._sequencer.next_state(result)
+            assert sequence.state is not None
+            sequence.state = self._sequencer.next_state(sequence.state, result)
             # The client's request got the responses of a stream as they came.
             found = {} if self.spec.streams else {name: result[name] for name in request.outputs if name in result}
             request.result = found

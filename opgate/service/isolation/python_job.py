@@ -18,7 +18,7 @@ from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Request, Response
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.execution.batch import Batch, as_serving_error, split
+from opgate.service.execution.batch import Batch, answer_alone, as_serving_error, in_stated_shapes
 
 #: The flags of a request of a sequence, as models see them.
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -114,7 +114,7 @@ def settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: 
         status = spec.row_status
         if status is not None and status.output not in own:
             raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
-        split(spec, [request], list(own), list(own.values()))
+        answer_alone(spec, request, own)
         request.parameters = _parameters(parameters)
     except ServingError as failed:
         request.error = as_serving_error(spec, failed)
@@ -129,7 +129,8 @@ def response_of(
     if error:
         return Response({}, final, _sent(error))
     try:
-        return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
+        own = in_stated_shapes(spec, _checked(spec, request, outputs))
+        return Response(own, final, None, _parameters(parameters))
     except ServingError as failed:
         return Response({}, final, as_serving_error(spec, failed))
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _UTILS = "triton_python_backend_utils"
 #: What a model may raise without ending its process: also what `sys.exit` raises.
 RAISED = (Exception, SystemExit, KeyboardInterrupt)
+_MISSING_MODULE = (
+    "\nInstall it into the Python that runs the model: that of the gateway, or that of EXECUTION_ENV_PATH."
+)
 logger = logging.getLogger("opgate.python")
 
 
@@ -61,6 +64,8 @@ class PythonOpening:
         """Loads the file, and lets its model initialize itself. Raises PythonModelError with whatever that raises."""
         try:
             return self._open(link)
+        except ModuleNotFoundError as error:
+            raise PythonModelError(_failure(error) + _MISSING_MODULE) from error
         except RAISED as error:
             raise PythonModelError(_failure(error)) from error
 

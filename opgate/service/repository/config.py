@@ -36,6 +36,10 @@ PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
 }  # fmt: skip
 # A string ends with its line at the latest. So the time to find it grows only with the text.
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|#.*""")
+# Where a template wants a value.
+_PLACEHOLDER = re.compile(r"\$\{\w*\}?|\{\{|\{%")
+# What the parser says of a name that a message or an enum doesn't have.
+_UNKNOWN_NAME = re.compile(r'(Message|Enum) type "([\w.]+)" has no (?:field|value) named')
 # How Python keeps a byte that is not UTF-8.
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 #: Microseconds after which a sequence ends if the config says nothing, as in Triton.
@@ -103,7 +107,25 @@ def read_config(path: Path) -> ModelConfig:
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        raise ConfigError(f"{path.name} can't be parsed: {error}") from error
+        raise ConfigError(f"{path.name} can't be parsed: {error}{_advice(text, error)}") from error
+
+
+def _advice(text: str, error: text_format.ParseError) -> str:
+    """Returns what to do about a syntax error, "" if only its place is known."""
+    lines = text.split("\n")
+    line = lines[min(error.GetLine() or 1, len(lines)) - 1]
+    if found := _PLACEHOLDER.search(line):
+        return f" (a template: it wants a value in place of {found[0]})"
+    if line[(error.GetColumn() or 1) - 1 :].startswith("]"):
+        return " (remove the comma before the ])"
+    if not (found := _UNKNOWN_NAME.search(str(error))):
+        return ""
+    pool = model_config_pb2.DESCRIPTOR.pool
+    if found[1] == "Message":
+        names = pool.FindMessageTypeByName(found[2]).fields_by_name
+    else:
+        names = pool.FindEnumTypeByName(found[2]).values_by_name
+    return f" (expected one of {', '.join(names)})"
 
 
 def states_max_batch_size(folder: Path) -> bool:

@@ -70,6 +70,8 @@ logger = logging.getLogger("opgate.repository")
 _ON_ONE_CORE = 5.0
 # How a pointer of Git LFS begins: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _LFS = b"version https://git-lfs"
+# Files of a folder that an error names.
+_NAMED_FILES = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +197,11 @@ def load_model(
     if path.is_dir() and not in_python(config):
         path /= ONNX_FILE  # as in Triton, beside the files with its data
     if not path.is_file():
-        raise ConfigError(f"there is no model file {config.name}/{path.relative_to(folder)}")
+        names = sorted(entry.name for entry in confined(repository, path.parent).iterdir())
+        there = ", ".join(names[:_NAMED_FILES]) + ", ..." * (len(names) > _NAMED_FILES)
+        raise ConfigError(
+            f"there is no model file {config.name}/{path.relative_to(folder)}, its folder has {there or 'no files'}"
+        )
     path = confined(repository, path)
     _refuse_pointer(path)
     if in_python(config):

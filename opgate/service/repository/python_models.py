@@ -152,11 +152,12 @@ def _interpreter(given: str, folder: Path) -> Path | None:
         if path.is_file():
             path = _unpacked(path, where)
         python = path / "bin" / "python3"
-        found = python.exists()
+        found, there = python.exists(), path.exists()
     except OSError as error:  # a name that is too long, a folder that nobody may read
         raise ConfigError(f"{where}: '{given[:200]}' can't be read: {error.strerror}") from None
     if not found:
-        raise ConfigError(f"{where}: expected an environment with bin/python3, or an archive of conda-pack, got {path}")
+        got = path if there else f"{path}, which isn't there"
+        raise ConfigError(f"{where}: expected an environment with bin/python3, or an archive of conda-pack, got {got}")
     return python
 
 

@@ -18,6 +18,7 @@ from opgate.service.core.triton_messages import ModelConfig, ModelSequenceBatchi
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
 from opgate.service.repository.config import BATCH_PARAMETERS, DEFAULT_IDLE_US, ConfigError, in_python, parameter
 from opgate.service.repository.paths import confined, file_name
+from opgate.service.repository.specification import stated_datatype
 
 _BLOCK = "sequence_batching"
 # As in Triton.
@@ -118,7 +119,7 @@ def _state(state: Any, config: ModelConfig, folder: Path, limits: Limits) -> Sta
         raise ConfigError(f"{where}: expected an input_name and an output_name")
     if any(tensor.name == state.input_name for tensor in config.input):
         raise ConfigError(f"{where}: it is an input of clients as well")
-    datatype = _datatype(state.data_type, where)
+    datatype = stated_datatype(state.data_type, where)
     dims = tuple(state.dims)
     if not dims or any(size < -1 or size == 0 for size in dims):
         raise ConfigError(f"{where}: dims {list(dims)}: expected -1 or positive sizes")
@@ -134,7 +135,7 @@ def _state(state: Any, config: ModelConfig, folder: Path, limits: Limits) -> Sta
 
 def _initial(given: Any, datatype: DataType, dims: tuple[int, ...], folder: Path, limits: Limits, where: str) -> Array:
     where = f"{where}: initial_state '{given.name}'"
-    if _datatype(given.data_type, where) is not datatype:
+    if stated_datatype(given.data_type, where) is not datatype:
         raise ConfigError(f"{where}: expected data_type {datatype.config_name}")
     shape = tuple(given.dims)
     fits = len(shape) == len(dims) and all(
@@ -154,10 +155,3 @@ def _initial(given: Any, datatype: DataType, dims: tuple[int, ...], folder: Path
 
 def _zeros(shape: tuple[int, ...], datatype: DataType) -> Array:
     return np.full(shape, "", np.object_) if datatype.name == "BYTES" else np.zeros(shape, datatype.dtype)
-
-
-def _datatype(value: int, where: str) -> DataType:
-    datatype = BY_CONFIG.get(model_config_pb2.DataType.Name(value))
-    if datatype is None:
-        raise ConfigError(f"{where}: data_type {model_config_pb2.DataType.Name(value)} can't be served")
-    return datatype

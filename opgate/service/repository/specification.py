@@ -61,8 +61,11 @@ def _platform(config: ModelConfig) -> str:
     return PYTHON if in_python(config) else "onnxruntime_onnx"
 
 
-def _datatype(value: int, where: str) -> DataType:
-    name = model_config_pb2.DataType.Name(value)
+def stated_datatype(value: int, where: str) -> DataType:
+    """Returns the datatype that a config states. Raises ConfigError if it states none, or none that is served."""
+    if not value:
+        raise ConfigError(f"{where}: data_type is missing")
+    name = {number: name for name, number in model_config_pb2.DataType.items()}.get(value, str(value))
     if name not in BY_CONFIG:
         raise ConfigError(f"{where}: data_type {name} can't be served")
     return BY_CONFIG[name]
@@ -87,7 +90,7 @@ def _tensors(
         label = getattr(tensor, "label_filename", "")
         specs[tensor.name] = TensorSpec(
             name=tensor.name,
-            datatype=_datatype(tensor.data_type, where),
+            datatype=stated_datatype(tensor.data_type, where),
             dims=dims,
             reshape=reshape,
             optional=bool(getattr(tensor, "optional", False)),
@@ -173,7 +176,7 @@ def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tupl
                 raise ConfigError(f"{where} '{target}': its source_input '{source}' may not be optional")
             if target in inputs or any(target == spec.name for spec in specs):
                 raise ConfigError(f"{where}: '{target}' is an input as well")
-            datatype = _datatype(block.data_type, f"{where} '{target}'")
+            datatype = stated_datatype(block.data_type, f"{where} '{target}'")
             if datatype.name not in ("INT32", "INT64", "FP32"):
                 raise ConfigError(
                     f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}"

@@ -205,7 +205,8 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     The answer holds a list of records if the config has `predict_fields` or `predict_text_output`, otherwise all
     outputs by name. Raises ServingError (INVALID) for an output that is not text.
     """
-    rows = {name: array[0] if spec.batched else array for name, array in result.items()}
+    # A model in Python may find none or several things in a row. Then an output has a list of what it says of each.
+    rows = {name: array[0] if spec.batched and len(array) == 1 else array for name, array in result.items()}
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields or presentation.text:
         needed = [output for _, output in presentation.fields]
