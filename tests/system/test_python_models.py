@@ -567,7 +567,6 @@ def test_responses_that_break_the_rules(tmp_path: Path) -> None:
         "[]": "expected a list of 1 responses, got 0",
         "[3]": "expected pb_utils.InferenceResponse, got int",
         "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, bool))])]": "expected FP32, the model gave bool",
-        "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones((1, 1)))])]": r"expected shape \[1\]",
         "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, 'M8[s]'))])]": "no type for datetime64",
     }
     for i, returned in enumerate(wrong):

@@ -202,9 +202,8 @@ def check_result(spec: ModelSpec, name: str, array: Array) -> None:
 
     ONNX Runtime in this process keeps to the model file. A worker process may say anything.
     """
+    check_result_type(spec, name, array)
     tensor = spec.outputs[name]
-    if array.dtype != tensor.datatype.dtype:
-        raise internal(f"output '{name}': expected {tensor.datatype.name}, the model gave {array.dtype}")
     if name in spec.scattered:
         return
     dims = tensor.dims if tensor.reshape is None else tensor.reshape
@@ -214,6 +213,13 @@ def check_result(spec: ModelSpec, name: str, array: Array) -> None:
         return  # dims of size 1 stand for a scalar too
     if len(shape) != len(wanted) or any(want not in (-1, size) for want, size in zip(wanted, shape, strict=True)):
         raise internal(f"output '{name}': expected shape {list(wanted)}, the model gave {list(shape)}")
+
+
+def check_result_type(spec: ModelSpec, name: str, array: Array) -> None:
+    """Raises ServingError (INTERNAL) if an output of a run doesn't have the datatype of the config."""
+    datatype = spec.outputs[name].datatype
+    if array.dtype != datatype.dtype:
+        raise internal(f"output '{name}': expected {datatype.name}, the model gave {array.dtype}")
 
 
 def _expected(spec: ModelSpec, tensor: TensorSpec) -> str:

@@ -256,24 +256,29 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
 def answer_alone(spec: ModelSpec, request: Request, outputs: dict[str, Array]) -> None:
     """Gives a request the outputs that a model in Python computed for it alone.
 
-    Raises ServingError (INTERNAL) where rows are counted, as `split` does: with statuses of rows, or outputs that are
-    scattered or cut.
+    Raises ServingError (INTERNAL) as `split` does where rows are counted.
     """
-    if spec.row_status is not None or spec.scattered or spec.padding is not None:
+    if counts_rows(spec):
         split(spec, [request], list(outputs), list(outputs.values()))
     else:
         request.result = in_stated_shapes(spec, outputs)
 
 
 def in_stated_shapes(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns outputs of a model in Python with the dims that the config states, where it has a `reshape`. They have
-    any number of rows, as in Triton: one for each thing that a picture shows, for example."""
+    """Returns outputs of a model in Python with the dims that the config states, where it has a `reshape`. As in Triton
+    they have any shape otherwise: a row for each thing that a picture shows, or no batch dim."""
     return {
         name: array
-        if name in spec.scattered
-        else _outer(spec, spec.outputs[name], array, 0, array.shape[0] if spec.batched else 0)
+        if name in spec.scattered or (spec.outputs[name].reshape is None and (array.ndim or spec.batched))
+        else _outer(spec, spec.outputs[name], array, 0, len(array) if array.ndim and spec.batched else 0)
         for name, array in outputs.items()
     }
+
+
+def counts_rows(spec: ModelSpec) -> bool:
+    """Returns whether the gateway must find the rows of the outputs: of those with statuses, and of those that are
+    scattered or cut."""
+    return spec.row_status is not None or bool(spec.scattered) or spec.padding is not None
 
 
 def _results(spec: ModelSpec, requests: Sequence[Request], outputs: dict[str, Array]) -> list[dict[str, Array]]:

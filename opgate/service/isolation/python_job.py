@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.core.checks import check_result
+from opgate.service.core.checks import check_result, check_result_type
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Request, Response
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.execution.batch import Batch, answer_alone, as_serving_error, in_stated_shapes
+from opgate.service.execution.batch import Batch, answer_alone, as_serving_error, counts_rows, in_stated_shapes
 
 #: The flags of a request of a sequence, as models see them.
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -143,16 +143,17 @@ def _sent(error: Any) -> ServingError:
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
     Triton. Numbers of another type become those of the config: NumPy makes float64 and int64 of what an author doesn't
-    think about.
+    think about. Any shape goes, unless rows are counted.
 
     Raises ServingError (INTERNAL) for one that is not as the config says.
     """
     status = () if spec.row_status is None else (spec.row_status.output,)
     found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
+    check = check_result if counts_rows(spec) else check_result_type
     for name, array in found.items():
         stated = spec.outputs[name].datatype
         found[name] = _converted(name, array, stated.name, stated.dtype)
-        check_result(spec, name, found[name])
+        check(spec, name, found[name])
     return found
 
 

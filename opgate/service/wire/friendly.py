@@ -206,7 +206,9 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     outputs by name. Raises ServingError (INVALID) for an output that is not text.
     """
     # A model in Python may find none or several things in a row. Then an output has a list of what it says of each.
-    rows = {name: array[0] if spec.batched and len(array) == 1 else array for name, array in result.items()}
+    rows = {
+        name: array[0] if spec.batched and array.ndim and len(array) == 1 else array for name, array in result.items()
+    }
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields or presentation.text:
         needed = [output for _, output in presentation.fields]
