@@ -39,7 +39,7 @@ def run(settings: Settings) -> int:
         logger.warning("unknown variable %s: did you mean %s?", name, meant)
     _allow_many_connections()
     try:
-        scratch = TemporaryFolder()
+        temporary = TemporaryFolder()
     except OSError as error:
         logger.error("there is no room for temporary files: %s", error)
         return 1
@@ -48,6 +48,6 @@ def run(settings: Settings) -> int:
             return app.run(settings, log_settings)
         # A second more than the processes have.
         thread = SignalThread(settings.shutdown_timeout + 2, ON_LOOP, settings.run_timeout)
-        return supervise(settings, thread, scratch.folder)
+        return supervise(settings, thread, temporary.folder)
     finally:
-        scratch.remove()
+        temporary.remove()

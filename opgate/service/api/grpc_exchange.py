@@ -21,7 +21,7 @@ from opgate.service.wire.kserve_grpc import Decoder
 from opgate.service.wire.kserve_json import size_of
 from opgate.service.wire.responses import refuse_decoupled
 
-# A envelope of so many bytes is parsed on a thread.
+# An envelope of so many bytes is parsed on a thread.
 _LONG_ENVELOPE = 1 << 17
 _OK = Code.OK.name
 
@@ -178,7 +178,7 @@ class Infer(UnaryExchange):
 
     def send(self, answer: Parts, size: int) -> None:
         """Answers the call."""
-        self.call.answer(answer, None if self.ids is NO_IDS else self.ids.pairs())
+        self.call.answer(answer, self._trailers())
         journal = self.gateway.journal
         if journal.keeps_all:
             self.tell_status(Code.OK, "")

@@ -26,7 +26,6 @@ from opgate.service.wire.kserve_json import encode_counted, encoding_cost
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _ROUTE = "/v2/models/{model}/infer"
 _ANSWERED = ("http", _ROUTE, "200")
-_LINE = status_line(200)
 _MAX_ROUTES = 1024
 _OF_INTEREST = frozenset((
     b"accept-encoding", b"content-encoding", b"content-length", b"inference-header-content-length", b"traceparent",
@@ -174,7 +173,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
             return
         close = not self.keep_alive or connection.is_last_answer()
         start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
-            _LINE if status == 200 else status_line(status),
+            status_line(status),
             head,
             size,
             connection.default_headers(),

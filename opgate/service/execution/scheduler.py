@@ -69,7 +69,6 @@ class Scheduler:
         self.session = sessions[0]  # instances on the CPU share it, and runs on the event loop use it
         batching = spec.batching or Batching()
         self._batching = spec.batching if spec.batched else None  # None if each request runs alone
-        self._pads = spec.padding is not None or bool(spec.batch_inputs)
         self._policy = None if batching.priority_levels else batching.policy  # if all requests have the same
         self._waiting = Waiting(batching, max_queue_size)
         limit_ns = batching.max_latency_ns
@@ -289,7 +288,7 @@ class Scheduler:
             self._let_go(line[0], error)
 
     def _choose(self, line: deque[Request] | Line) -> tuple[int, int, int]:
-        """Returns the fields of a Choice for a line."""
+        """Returns how many requests of a line run now, their rows, and otherwise when to look again, as Choice does."""
         batching = self._batching
         if batching is None or (batching.adaptive and len(line) == 1):
             return 1, line[0].rows, 0
@@ -429,10 +428,9 @@ class Scheduler:
             of_shape = self._profile.curve(requests[0].key)
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
-            if self._pads:
-                brought, added = padding(self.spec, requests)
-                statistics.padded_elements += brought
-                statistics.padding_elements += added
+            brought, added = padding(self.spec, requests)
+            statistics.padded_elements += brought
+            statistics.padding_elements += added
         statistics.executed(
             batch.rows,
             len(requests),

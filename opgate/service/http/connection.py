@@ -138,8 +138,7 @@ class HttpConnection(asyncio.Protocol):
         if self._refused or self.transport.is_closing():
             return
         self._patience.last_byte = self._loop.time()
-        newest = self.newest
-        if self._held or (newest is not None and newest.arrived and not (newest.answered and self._takes)):
+        if self._held or self._must_wait():
             self._hold(data)
         else:
             self._take(data)

@@ -16,10 +16,15 @@ from typing import Any
 
 from opgate.service.isolation.memory import SharedMemory
 
+
+def _by_json(message: Any) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
 try:
-    import orjson
+    from orjson import dumps, loads
 except ImportError:  # a worker in an environment of its own
-    orjson = None  # type: ignore[assignment]
+    dumps, loads = _by_json, json.loads  # type: ignore[assignment]
 
 #: Bytes of the memory of a channel.
 SIZE = 1 << 23
@@ -47,19 +52,15 @@ class MessageTooLongError(ValueError):
 def encoded(message: Any) -> bytes:
     """Returns the bytes of a message."""
     try:
-        return orjson.dumps(message) if orjson is not None else _by_json(message)
+        return dumps(message)
     except TypeError:  # it has texts that are not Unicode
         return _by_json(message)
-
-
-def _by_json(message: Any) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
 
 
 def decoded(data: bytes) -> Any:
     """Returns the message of some bytes. Raises ValueError and RecursionError."""
     try:
-        return orjson.loads(data) if orjson is not None else json.loads(data)
+        return loads(data)
     except ValueError:  # the other side may have no orjson
         return json.loads(data)
 

@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
     connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)
     opening: Opening = receive(connection)
-    tempfile.tempdir = str(opening.scratch)
+    tempfile.tempdir = str(opening.temporary)
     make = logging.getLogRecordFactory()
 
     def record(*details: Any, **more: Any) -> logging.LogRecord:

@@ -35,7 +35,7 @@ class Opening:
     deaths: int  # of the processes that had its place before
     # By place, the file descriptors of the sockets for "http" and "grpc". A process listens on those of its own place.
     sockets: Mapping[int, Mapping[str, int]]
-    scratch: Path  # the folder for temporary files
+    temporary: Path  # the folder for temporary files
 
 
 @dataclass(frozen=True)

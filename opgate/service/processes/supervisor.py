@@ -39,9 +39,9 @@ def share_of(settings: Settings) -> Settings:
 class Supervisor:
     """The gateway processes. Everything happens on the event loop."""
 
-    def __init__(self, settings: Settings, scratch: Path) -> None:
+    def __init__(self, settings: Settings, temporary: Path) -> None:
         self._settings = settings
-        self._scratch = scratch
+        self._temporary = temporary
         self._children: set[Child] = set()
         self._orders = Orders(self._children)
         self._deaths = [0] * (settings.workers + 1)  # by place
@@ -150,7 +150,7 @@ class Supervisor:
         files = {
             each: {name: bound.fileno() for name, bound in sockets.items()} for each, sockets in self._sockets.items()
         }
-        child = await start(Opening(share_of(self._settings), place, self._deaths[place], files, self._scratch))
+        child = await start(Opening(share_of(self._settings), place, self._deaths[place], files, self._temporary))
         self._children.add(child)
         if self._stopping:
             self._stop()
@@ -254,13 +254,13 @@ class Supervisor:
             logger.info("listening", extra=told)
 
 
-def supervise(settings: Settings, thread: SignalThread, scratch: Path) -> int:
-    """Serves with several processes, whose temporary files lie in the folder `scratch`.
+def supervise(settings: Settings, thread: SignalThread, temporary: Path) -> int:
+    """Serves with several processes, whose temporary files lie in the folder `temporary`.
 
     Returns the exit status, as `run` of opgate.service.run does.
     """
     try:
-        clean = asyncio.run(Supervisor(settings, scratch).run(thread))
+        clean = asyncio.run(Supervisor(settings, temporary).run(thread))
     except OSError as error:
         logger.error("the server can't start: %s", error)
         return 1
