@@ -86,8 +86,7 @@ def _give_out(session: pytest.Session, waiting: deque[deque[int]], workers: list
                     if worker.tests:
                         waiting.appendleft(worker.tests)
                     workers.append(Worker(worker.number, session, workers))
-                continue
-            if what == "next":
+            elif what == "next":
                 group = waiting.popleft() if waiting else deque()
                 worker.tests.extend(group)
                 with contextlib.suppress(BrokenPipeError):  # the process has died, and is noticed above
@@ -97,10 +96,10 @@ def _give_out(session: pytest.Session, waiting: deque[deque[int]], workers: list
             else:
                 report = hook.pytest_report_from_serializable(config=session.config, data=data)
                 hook.pytest_runtest_logreport(report=report)
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
     if left := sum(map(len, waiting)):
         raise session.Interrupted(f"{left} tests were not run, because the processes ended before them")
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,18 @@ class Hostile:
     def open(self, link: Link) -> Runner:
         """Opens it."""
         return Runner(link, WAYS[self.way])
+
+
+@dataclass(frozen=True)
+class Slow(Hostile):
+    """Opens its model at once the first time, and takes a minute each time after that. `way` is a file it writes."""
+
+    def open(self, link: Link) -> Runner:
+        """Opens it."""
+        if Path(self.way).exists():
+            time.sleep(60)
+        Path(self.way).touch()
+        return Runner(link, WAYS["closes"])
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +28,7 @@ from opgate.service.isolation.session import ProcessSession
 from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
 from opgate.service.isolation.worker_session import WorkerLimits
 from tests import PROJECT
-from tests.service.hostile_workers import WAYS, Hostile, Liar
+from tests.service.hostile_workers import WAYS, Hostile, Liar, Slow
 
 
 def shared_files() -> int:
@@ -353,6 +355,26 @@ def test_a_worker_that_breaks_the_rules(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         session.close()
     assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_a_session_that_closes_while_its_process_starts_keeps_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the garbage collector, which may come much later."""
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    gc.collect()
+    files = len(os.listdir("/proc/self/fd"))
+    gc.disable()
+    try:
+        session = ProcessSession("slow", Slow(str(tmp_path / "opened")), WorkerLimits(4, 1 << 24))
+        os.kill(session.pid, signal.SIGKILL)
+        until = time.monotonic() + 30
+        while not session.deaths and time.monotonic() < until:
+            time.sleep(0.05)
+        session.close()
+        assert len(os.listdir("/proc/self/fd")) == files
+    finally:
+        gc.enable()
 
 
 def test_what_a_process_says_of_its_model_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

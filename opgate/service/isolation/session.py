@@ -193,7 +193,7 @@ class ProcessSession(WorkerSession):
         Raises EngineError. After any other error the process is ended: it may wait for an answer that never comes.
         """
         process = run.process
-        failure: EngineError | None = None
+        failure: tuple[Kind, str] | None = None
         try:
             answer = process.parsed(data)
             while answer[0] not in ("done", "error"):
@@ -202,7 +202,7 @@ class ProcessSession(WorkerSession):
                 answer = process.parsed(process.ask(reply, run.number, run.until, self._late))
             if answer[0] == "error":
                 _, kind, text = answer
-                failure = EngineError(Kind(kind) if kind else Kind.INTERNAL, str(text))
+                failure = Kind(kind) if kind else Kind.INTERNAL, str(text)
         except BaseException as error:
             process.kill()
             self._forget(process)
@@ -212,7 +212,7 @@ class ProcessSession(WorkerSession):
             raise WorkerDiedError(text[:1000]) from None
         self._failures = 0
         if failure is not None:
-            raise failure
+            raise EngineError(*failure)
         return answer
 
     def _forget(self, process: WorkerProcess) -> None:

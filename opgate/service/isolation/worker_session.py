@@ -174,6 +174,7 @@ class WorkerSession:
         except Exception as error:
             if process is not None:
                 process.kill()
+                process.free()  # the error refers to it
             process = None
             first = error if isinstance(error, ServingError) else _not_started(error)
         with self._changed:
