@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array
@@ -27,8 +28,7 @@ class Limits:
     max_string_bytes: int = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """A tensor as the client announced it, without its data."""
 
     name: str
@@ -36,8 +36,7 @@ class TensorInfo:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """The facts about a request that fits its model.
 
     `rows` is the batch size. Requests may share a batch only if their `key` is equal. `weight` is the number of
@@ -149,11 +148,11 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, info: TensorInfo, limits: 
     shape = info.shape
     if len(shape) > limits.max_rank:
         raise invalid(f"{where}: rank {len(shape)} is over the limit of {limits.max_rank}")
-    if any(size < 0 for size in shape):
+    if min(shape, default=0) < 0:
         raise invalid(f"{where}: expected {_expected(spec, tensor)}, got the negative size in shape {list(shape)}")
     elements = math.prod(shape)
     # The limit counts a size of 0 as 1. Else the other sizes could be huge, and the model may drop the dim of size 0.
-    spanned = math.prod(max(1, size) for size in shape)
+    spanned = elements or math.prod(max(1, size) for size in shape)
     if spanned > limits.max_elements:
         raise ServingError(
             Kind.TOO_LARGE,

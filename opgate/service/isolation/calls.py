@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from opgate.service.core.checks import Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
@@ -30,16 +29,17 @@ class Callee(Protocol):
     @property
     def submit(self) -> Callable[[Request], None]: ...
 
-    def held(self) -> contextlib.AbstractContextManager[None]: ...
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A request to another model. `streams` says that the caller takes several responses."""
 
     model: str
     version: int
-    inputs: Mapping[str, Array]
+    inputs: dict[str, Array]
     outputs: Sequence[str]
     id: str
     options: Options
@@ -62,12 +62,15 @@ class Control(Protocol):
 class Running:
     """Something that runs on the event loop. All threads may use it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
-        """`work` begins it. Raises ServingError (UNAVAILABLE) if the loop is closed."""
-        self.room = asyncio.BoundedSemaphore(WINDOW)  # for responses that nobody has taken
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[Running], Callable[[], object]]) -> None:
+        """`work` begins it on the loop, and returns what ends it."""
+        self.room: asyncio.BoundedSemaphore | None = None  # for responses that nobody has taken
         self._loop = loop
         self._work = work
-        self._task: asyncio.Task[None] | None = None
+        self._end: Callable[[], object] | None = None
+
+    def begin(self) -> None:
+        """Begins it. Raises ServingError (UNAVAILABLE) if the loop is closed."""
         self._do(self._begin)
 
     def cancel(self) -> None:
@@ -91,15 +94,16 @@ class Running:
             raise ServingError(Kind.UNAVAILABLE, "the gateway has stopped") from None
 
     def _begin(self) -> None:
-        self._task = self._loop.create_task(self._work(self))
+        self._end = self._work(self)
 
     def _cancel(self) -> None:
-        assert self._task is not None  # _begin came before
-        self._task.cancel()
+        if self._end is not None:
+            self._end()
 
     def _release(self) -> None:
-        with contextlib.suppress(ValueError):  # more than there were
-            self.room.release()
+        if self.room is not None:
+            with contextlib.suppress(ValueError):  # more than there were
+                self.room.release()
 
 
 class Calls:
@@ -116,18 +120,20 @@ class Calls:
         self._write_timeout = write_timeout
 
     def start(self, call: Call, answer: Answer) -> Running:
-        """Begins a call, from any thread. `answer` is called on the loop with each response, not more than WINDOW times
-        before `more`. Raises ServingError."""
+        """Returns a call that is yet to begin. `answer` is called on the loop with each response, maybe before `begin`
+        returns, and not more than WINDOW times before `more`. Raises ServingError."""
         if self.loop is None:
             raise ServingError(Kind.UNAVAILABLE, "models can't be called before the gateway serves")
-        return Running(self.loop, lambda running: self._answered(call, answer, running.room))
+        return Running(self.loop, lambda running: self._called(call, answer, running))
 
     def ask(self, what: str, arguments: Sequence[Any], answer: Answer) -> Running:
-        """Loads or unloads a model, or finds out whether it is ready. `answer` gets what came of it, on the loop."""
+        """Returns what loads or unloads a model, or finds out whether it is ready, and is yet to begin. `answer` gets
+        what came of it, on the loop. Raises ServingError."""
         control = self.control
         if self.loop is None or control is None:
             raise ServingError(Kind.UNAVAILABLE, "models can't be loaded before the gateway serves")
-        return Running(self.loop, lambda _: self._asked(control, what, arguments, answer))
+        loop = self.loop
+        return Running(loop, lambda _: loop.create_task(self._asked(control, what, arguments, answer)).cancel)
 
     async def _asked(self, control: Control, what: str, arguments: Sequence[Any], answer: Answer) -> None:
         told: dict[str, Any] = {}
@@ -154,15 +160,35 @@ class Calls:
         """Gives a client one of the responses to its request, when there is room for it."""
         await give(request, response, 2 * self._write_timeout)
 
-    async def _answered(self, call: Call, answer: Answer, room: asyncio.Semaphore) -> None:
+    def _called(self, call: Call, answer: Answer, running: Running) -> Callable[[], object]:
+        """Begins a call on the loop. Returns what ends it."""
         try:
-            await self._run(call, answer, room)
+            model, request = self._request_of(call)
+            if model.spec.streams:
+                room = running.room = asyncio.BoundedSemaphore(WINDOW)
+                assert self.loop is not None  # `start` has looked
+                return self.loop.create_task(_streamed(model, request, answer, room)).cancel
         except ServingError as error:
             answer({}, True, error, {})
-        except Exception as error:
-            answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
+            return _nothing
 
-    async def _run(self, call: Call, answer: Answer, room: asyncio.Semaphore) -> None:
+        def done(request: Request) -> None:
+            model.release()
+            error = request.error
+            if error is None and request.result is None:
+                error = internal("the request ended without a result")
+            if error is not None:
+                answer({}, True, error, {})
+            else:
+                answer(_marked(model.spec, request.result or {}), True, None, request.parameters)
+
+        request.done = done
+        model.hold()
+        model.submit(request)
+        return request.cancel
+
+    def _request_of(self, call: Call) -> tuple[Callee, Request]:
+        """Returns the model that is called and the request to it. Raises ServingError."""
         model = self._find(call.model, str(call.version) if call.version > 0 else "")
         spec = model.spec
         if spec.streams and not call.streams:
@@ -170,25 +196,37 @@ class Calls:
             raise ServingError(Kind.UNSUPPORTED, text)
         infos = [TensorInfo(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
         fit = check_inputs(spec, infos, self._limits)
-        wanted = tuple(call.outputs) or tuple(spec.outputs)
-        check_outputs(spec, wanted, self._limits)
-        request = Request(
-            dict(call.inputs), fit.rows, fit.key, wanted, id=call.id, options=call.options, weight=fit.weight
-        )
-        with model.held():
-            if not spec.streams:
-                result = await run(model.submit, request)
-                answer(_marked(spec, result), True, None, request.parameters)
-                return
-            task = asyncio.ensure_future(run(model.submit, request))
-            try:
-                async for response in request.responses():
-                    await room.acquire()
-                    answer(_marked(spec, response.outputs), response.final, response.error, response.parameters)
-                await task
-            finally:
-                task.cancel()
-            answer({}, True, None, {})
+        wanted = check_outputs(spec, call.outputs, self._limits)
+        request = Request(call.inputs, fit.rows, fit.key, wanted, id=call.id, options=call.options, weight=fit.weight)
+        return model, request
+
+
+async def _streamed(model: Callee, request: Request, answer: Answer, room: asyncio.BoundedSemaphore) -> None:
+    """Runs a request to a decoupled model, and hands on its responses."""
+    try:
+        await _hand_on(model, request, answer, room)
+        answer({}, True, None, {})
+    except ServingError as error:
+        answer({}, True, error, {})
+    except Exception as error:
+        answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
+
+
+async def _hand_on(model: Callee, request: Request, answer: Answer, room: asyncio.BoundedSemaphore) -> None:
+    model.hold()
+    task = asyncio.ensure_future(run(model.submit, request))
+    try:
+        async for response in request.responses():
+            await room.acquire()
+            answer(_marked(model.spec, response.outputs), response.final, response.error, response.parameters)
+        await task
+    finally:
+        task.cancel()
+        model.release()
+
+
+def _nothing() -> None:
+    """Ends what has ended."""
 
 
 def marked(tensor: TensorSpec | None, array: Array) -> Array:

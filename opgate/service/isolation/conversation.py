@@ -101,7 +101,9 @@ class Conversation:
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for what another one reads
         self._reading = False
         self._gone = False
         self._ids = itertools.count(1)
@@ -119,8 +121,9 @@ class Conversation:
 
     def say(self, message: Sequence[Any], tensors: Mapping[str, Array] | Tensors = ()) -> None:  # type: ignore[assignment]
         """Sends a message. Raises NoRoomError, and TypeError for a dtype that no tensor has."""
-        pairs = list(tensors.items()) if isinstance(tensors, Mapping) else list(tensors)
-        self.say_what_is_left()
+        pairs = list(tensors.items()) if isinstance(tensors, Mapping) else tensors
+        if self._left:
+            self.say_what_is_left()
         self._mail.send(message, [name for name, _ in pairs], [array for _, array in pairs])
 
     def say_what_is_left(self) -> None:
@@ -132,12 +135,12 @@ class Conversation:
         """Asks the gateway something. Raises as `say` does."""
         id = next(self._ids)
         question = Question(self, id)
-        with self._changed:
+        with self._lock:
             self._questions[id] = question
         try:
             self.say([what, id, arguments], tensors)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 del self._questions[id]
             raise
         return question
@@ -152,12 +155,12 @@ class Conversation:
     ) -> None:
         """Sends a response to a request. Waits while the client has not taken those before it."""
         self.wait(lambda: self._untaken.get(number, 0) < WINDOW)
-        with self._changed:
+        with self._lock:
             self._untaken[number] = self._untaken.get(number, 0) + 1
         try:
             self.say(["response", number, present, final, list(error), dict(parameters)], of)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._untaken[number] -= 1
             raise
 
@@ -168,7 +171,7 @@ class Conversation:
 
     def forget(self, number: int) -> None:
         """Forgets a request that has its last response."""
-        with self._changed:
+        with self._lock:
             self._untaken.pop(number, None)
             self._cancelled.discard(number)
 
@@ -184,38 +187,43 @@ class Conversation:
         """Waits until the gateway asks whether the model is ready, and returns the number of the question. Raises
         EOFError if the gateway has gone."""
         self.wait(lambda: self._asked_ready > 0)
-        with self._changed:
+        with self._lock:
             number, self._asked_ready = self._asked_ready, 0
         return number
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Waits until something is so, and reads what comes meanwhile. Raises EOFError if the gateway has gone."""
-        with self._changed:
+        with self._lock:
             while not ready():
                 if self._gone:
                     raise EOFError
                 if self._reading:
-                    self._changed.wait()
+                    self._waiting += 1
+                    try:
+                        self._changed.wait()
+                    finally:
+                        self._waiting -= 1
                 else:
                     self._read_one()
 
     def poll(self) -> None:
         """Reads what has come, without waiting."""
-        with self._changed:
+        with self._lock:
             while not self._reading and not self._gone and self._readable.poll(0):
                 self._read_one()
 
     def _read_one(self) -> None:
         self._reading = True
-        self._changed.release()
+        self._lock.release()
         try:
             message, tensors = self._mail.receive()
         except (EOFError, OSError):
             message, tensors = ["gone"], []
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._reading = False
-            self._changed.notify_all()  # they go on when this thread lets go of the lock
+            if self._waiting:
+                self._changed.notify_all()  # they go on when this thread lets go of the lock
         self._hand_over(message, tensors)
 
     def _hand_over(self, message: list[Any], tensors: Tensors) -> None:

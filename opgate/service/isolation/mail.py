@@ -73,12 +73,15 @@ class _Blocks:
         """Whether nothing is in use."""
         return not self._live
 
-    def place(self, size: int) -> int | None:
-        """Returns where a block may begin, the lowest of all, None if there is no room now."""
+    def place(self, size: int, taken: int) -> int | None:
+        """Returns where a block may begin, the lowest of all, None if there is no room now. `taken` is as in `free`."""
+        live = self._live
+        if live and self._first <= taken:
+            self.free(taken)
         at = self.begin
-        if not self._live:
+        if not live:
             return at  # no message is larger than the memory
-        for begin, end in sorted(self._live):
+        for begin, end in sorted(live):
             if begin - at >= size:
                 break
             at = max(at, end)
@@ -149,11 +152,7 @@ class Mail:
         layout, data, size = packed
         with self._sending:
             blocks = self._blocks
-            while True:
-                blocks.free(self.taken_by_peer())
-                begin = blocks.place(size)
-                if begin is not None:
-                    break
+            while (begin := blocks.place(size, _COUNT.unpack_from(self._counts, self._peer_taken)[0])) is None:
                 if not self._worker:
                     return False
                 time.sleep(_LOOK)
@@ -190,7 +189,8 @@ class Mail:
 
     def receive(self) -> tuple[list[Any], list[tuple[str, Array]]]:
         """Takes the next message, and copies of its tensors. Waits for it, and raises errors, as `coming` does."""
-        self.coming()
+        if self._coming is None:
+            self.coming()
         assert self._coming is not None
         (begin, tensors, length), self._coming = self._coming, None
         low, high = self._peer

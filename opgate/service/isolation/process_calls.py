@@ -86,8 +86,10 @@ class CallsOfProcess:
         try:
             if len(self._running) >= MOST_CALLS:
                 raise ServingError(Kind.UNAVAILABLE, f"{MOST_CALLS} calls of the model are under way")
-            self._running[id] = start(answer)
+            running = self._running[id] = start(answer)
+            running.begin()
         except ServingError as error:
+            self._running.pop(id, None)
             self._caller.say(["result", id, True, [error.kind.value, error.message], {}])
 
     def _send(

@@ -155,7 +155,7 @@ class PythonRunner:
         del tensors
         try:
             responses = self._model.execute(requests)
-            if inspect.isawaitable(responses):
+            if responses is not None and type(responses) is not list and inspect.isawaitable(responses):
                 if self._decoupled:
                     self._run_in_background(responses, requests)
                     responses = None

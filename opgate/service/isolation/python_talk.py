@@ -7,6 +7,7 @@ A run ends when `execute` has returned. Its requests may get their responses lat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import time
 from collections import deque
@@ -142,7 +143,8 @@ class Talk(Turns):
                 if self._wake in found:
                     self._do_posted()
                 if self._mail.has_come or found.get(wakes, 0) & select.POLLIN:
-                    self._lends = self._read() <= SMALL
+                    self._lends = self._mail.coming() <= SMALL
+                    self._take()
                 elif wakes in found:  # the other end is closed, so the process is about to be gone
                     self._is_open = False
                 elif pidfd in found and not self._lent and (registered or not self._is_open):
@@ -194,8 +196,9 @@ class Talk(Turns):
             return True
         except EOFError:
             return False
-        self._read()
-        self.start_next()
+        self._take()
+        if self._job is None:
+            self.start_next()
         return True
 
     def _patience(self) -> float | None:
@@ -243,8 +246,12 @@ class Talk(Turns):
         """Sends a message, later if there is no room now. Raises NoRoomError if there never is, and UnreadError if
         too much waits for a worker that doesn't read."""
         packed = self._mail.pack(message, names, arrays)
-        if not self._unsent and self._sent(packed):
-            return
+        if not self._unsent:
+            try:
+                if self._mail.post(packed):
+                    return
+            except BrokenPipeError:  # its death will be seen
+                return
         self._unsent.append(packed)
         self._unsent_bytes += packed.size
         if self._on_loop:
@@ -252,22 +259,17 @@ class Talk(Turns):
         if len(self._unsent) > _MOST_UNSENT or self._unsent_bytes > self._mail.most + packed.size:
             raise UnreadError(f"it left {len(self._unsent)} messages unread")
 
-    def _sent(self, packed: Packed) -> bool:
-        try:
-            return self._mail.post(packed)
-        except BrokenPipeError:
-            return True  # its death will be seen
-
     def _send_waiting(self) -> None:
-        while self._unsent and self._sent(self._unsent[0]):
-            self._unsent_bytes -= self._unsent.popleft().size
+        with contextlib.suppress(BrokenPipeError):
+            while self._unsent and self._mail.post(self._unsent[0]):
+                self._unsent_bytes -= self._unsent.popleft().size
 
-    def _read(self) -> int:
-        """Takes a message of the process, and returns its bytes. Raises ValueError and the like for one that breaks the
-        rules."""
-        size = self._mail.coming()
+    def _take(self) -> None:
+        """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""
         message, tensors = self._mail.receive()
-        tensors = [(name, array if array.dtype != BF16 else array.view(np.uint16)) for name, array in tensors]
+        for place, (name, array) in enumerate(tensors):
+            if array.dtype == BF16:
+                tensors[place] = name, array.view(np.uint16)
         kind, *rest = message
         if kind == "executed":
             (envelopes,) = rest
@@ -288,7 +290,6 @@ class Talk(Turns):
             self._finalized = True
         else:
             self._calls.take(kind, rest, tensors)
-        return size
 
     # Runs.
 
@@ -524,7 +525,7 @@ class Talk(Turns):
         while not self._finalized and time.monotonic() < end:
             found = dict(ready.poll(100))
             if self._mail.has_come or found.get(self._mail.wakes, 0) & select.POLLIN:
-                self._read()
+                self._take()
             elif self._process.pidfd in found:
                 return
             self._send_waiting()

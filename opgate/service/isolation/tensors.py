@@ -67,7 +67,7 @@ class Layout:
             if isinstance(part, bytes):
                 memory[at : at + size] = part
             elif size:
-                np.copyto(np.ndarray(shape, DTYPES[dtype], memory, at), part)
+                np.ndarray(shape, dtype, memory, at)[...] = part
 
 
 def view(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
@@ -78,18 +78,24 @@ def view(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
     """
     name, dtype, shape, at, size = _checked(entry, limit)
     if dtype.kind == "O":
-        count = math.prod(shape)
-        array = np.empty(count, np.object_)
-        # The lengths in front of the strings must stay as they are while they are read.
-        array[:] = _unpacked(memoryview(bytes(memory[at : at + size])), count)
-        return name, array.reshape(shape)
+        return name, _strings(memory, at, size, shape)
     return name, np.ndarray(shape, dtype, memory, at) if size else np.empty(shape, dtype)
 
 
 def copy(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
     """Returns the name and the elements of a tensor as `view` does, and nobody can change them later."""
-    name, array = view(entry, memory, limit)
-    return name, array.copy() if array.base is not None and array.dtype.kind != "O" else array
+    name, dtype, shape, at, size = _checked(entry, limit)
+    if dtype.kind == "O":
+        return name, _strings(memory, at, size, shape)
+    return name, np.ndarray(shape, dtype, memory, at).copy() if size else np.empty(shape, dtype)
+
+
+def _strings(memory: Any, at: int, size: int, shape: tuple[int, ...]) -> Array:
+    count = math.prod(shape)
+    array = np.empty(count, np.object_)
+    # The lengths in front of the strings must stay as they are while they are read.
+    array[:] = _unpacked(memoryview(bytes(memory[at : at + size])), count)
+    return array.reshape(shape)
 
 
 def _checked(entry: Entry, limit: int) -> tuple[str, np.dtype[Any], tuple[int, ...], int, int]:
@@ -97,7 +103,7 @@ def _checked(entry: Entry, limit: int) -> tuple[str, np.dtype[Any], tuple[int, .
     try:
         name, kind, shape, at, size = entry
         dtype = DTYPES[kind]
-        shape = tuple([operator.index(dim) for dim in shape])
+        shape = tuple(map(operator.index, shape))
         at, size = operator.index(at), operator.index(size)
     except (TypeError, KeyError) as error:
         raise ValueError(f"no tensor has the entry {str(entry)[:200]}") from error

@@ -49,6 +49,7 @@ _TYPES = {
 }  # fmt: skip
 _BF16 = np.dtype("V2")  # the dtype of its bits here: NumPy has no type for it
 _BF16_NUMBER = 14
+_NUMERIC = {np.dtype(kind) for kind in _TYPES.values()} - {np.dtype(np.object_)} | {_BF16}
 _NUMBERS = {"TYPE_BOOL": 1, **{name: number for number, name in enumerate(list(_TYPES)[1:], 2)}}
 
 
@@ -104,15 +105,7 @@ class Tensor:
         if not self._name:
             raise TritonModelException("the name of a tensor is empty")
         array = np.asarray(tensor)
-        if array.dtype.name == "bfloat16":  # of the package ml_dtypes
-            array = array.view(_BF16)
-        if array.dtype.kind in "SU":
-            array = array.astype(np.object_)
-        if array.dtype.kind == "O":
-            array = _of_strings(array)
-        elif array.dtype not in _TYPES.values() and array.dtype != _BF16:
-            raise TritonModelException(f"tensor '{name}': Triton has no type for {array.dtype}")
-        self._array = array
+        self._array = array if array.dtype in _NUMERIC else _of_a_type(name, array)
 
     @classmethod
     def from_dlpack(cls, name: str, tensor: Any) -> Tensor:
@@ -156,6 +149,17 @@ class Tensor:
     def is_cpu(self) -> bool:
         """Returns True: tensors lie in host memory."""
         return True
+
+
+def _of_a_type(name: str, array: Array) -> Array:
+    """Returns an array that is not of numbers as one of a type that Triton has. Raises TritonModelException."""
+    if array.dtype.name == "bfloat16":  # of the package ml_dtypes
+        return array.view(_BF16)
+    if array.dtype.kind in "SU":
+        array = array.astype(np.object_)
+    if array.dtype.kind != "O":
+        raise TritonModelException(f"tensor '{name}': Triton has no type for {array.dtype}")
+    return _of_strings(array)
 
 
 def _of_strings(array: Array) -> Array:
@@ -220,6 +224,14 @@ class PreferredMemory:
         self.device_id = preferred_device_id
 
 
+def _tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
+    found = list(given)
+    for tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise TritonModelException(f"{what}: expected a list of pb_utils.Tensor")
+    return found
+
+
 class InferenceResponse:
     """Tensors or an error."""
 
@@ -229,10 +241,8 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tensors = list(output_tensors or ())
-        if not all(isinstance(tensor, Tensor) for tensor in self._tensors):
-            raise TritonModelException("output_tensors: expected a list of pb_utils.Tensor")
-        if error is None and len({tensor.name() for tensor in self._tensors}) != len(self._tensors):
+        self._tensors = _tensors(output_tensors or (), "output_tensors")
+        if error is None and len(self._tensors) > 1 and len({t.name() for t in self._tensors}) != len(self._tensors):
             raise TritonModelException("output_tensors: two have the same name")
         if error is not None and not isinstance(error, TritonError):
             error = TritonError(str(error))
@@ -372,9 +382,7 @@ class InferenceRequest:
             raise TritonModelException(f"correlation_id: expected 0 or more, within 64 bits, got {correlation_id}")
         self._id = _text(request_id, "request_id")
         self._correlation_id = correlation_id
-        self._inputs = list(inputs)
-        if not all(isinstance(tensor, Tensor) for tensor in self._inputs):
-            raise TritonModelException("inputs: expected a list of pb_utils.Tensor")
+        self._inputs = _tensors(inputs, "inputs")
         self._outputs = [_text(name, "requested_output_names") for name in requested_output_names]
         if "" in self._outputs:
             raise TritonModelException("requested_output_names: a name is empty")
@@ -548,7 +556,9 @@ def _is_parameter(value: Any) -> bool:
 
 
 def _checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    found = dict(parameters or {})
+    if not parameters:
+        return {}
+    found = dict(parameters)
     for name, value in found.items():
         if not isinstance(name, str) or not _is_parameter(value):
             raise TritonModelException(

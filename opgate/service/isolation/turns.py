@@ -42,7 +42,12 @@ class Turns:
     def do(self, what: Callable[[Any], None]) -> bool:
         """Does something, if that can be done here and at once. Returns whether it was done."""
         reader = self._reader
-        if reader is None or not runs_on(reader.loop) or self._posted or not self._lock.acquire(blocking=False):
+        if reader is None or not runs_on(reader.loop):
+            return False
+        if self._on_loop:  # this is part of what is being done here
+            what(self)
+            return True
+        if self._posted or not self._lock.acquire(blocking=False):
             return False
         try:
             if self._over or self._fault is not None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,15 +106,6 @@ class LoadedModel:
         self._holders -= 1
         if self._let_go is not None and not self._holders:
             self._let_go.set()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the model until the block ends."""
-        self.hold()
-        try:
-            yield
-        finally:
-            self.release()
 
     async def close(self) -> None:
         """Waits until nothing holds the model and its requests are answered, and gives its memory back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -110,7 +110,7 @@ def of_input(
     _check_datatype(name, info.datatype, where)
     if of_request == PANDAS:
         _check_column(info.shape, where)
-    return replace(info, shape=_fitting(spec, info)), Content(name, of_request == PANDAS)
+    return info._replace(shape=_fitting(spec, info)), Content(name, of_request == PANDAS)
 
 
 def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, name: str) -> Content | None:
