@@ -105,6 +105,11 @@ MODELS = {
     "returns": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "asks": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "sends": (f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}", SENDS),
+    "waits": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS.replace("def execute", "async def execute")),
+    "waits_sends": (
+        f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}",
+        SENDS.replace("def execute", "async def execute"),
+    ),
     "tells": (f"{X} output [ {TOLD} ]", "BATCHES = False" + TELLS),
     "ragged": (
         f"max_batch_size: 4 dynamic_batching {{ }} {X} output [ {TOLD} ]".replace(
@@ -264,14 +269,37 @@ def test_what_a_client_of_a_stream_learns_of_an_error(server: Any) -> None:
     assert id == "mine" and "FP32" in text and final is None
 
 
-@pytest.mark.parametrize("code", ["sys.exit(3)", "exec('raise KeyboardInterrupt')"])
+# What a model may raise that is no Exception, and how the text of the error begins.
+NO_EXCEPTIONS = {
+    "sys.exit(3)": "SystemExit: 3",
+    "exec('raise KeyboardInterrupt')": "KeyboardInterrupt: ",
+    "exec('raise GeneratorExit')": "GeneratorExit: ",
+    "exec('import asyncio; raise asyncio.CancelledError(3)')": "CancelledError: ",
+    "exec('class Odd(BaseException): pass') or exec('raise Odd(3)')": "Odd: 3",
+}
+PROCESS = "told(str(os.getpid()))"
+
+
+@pytest.mark.parametrize("code", NO_EXCEPTIONS)
 def test_an_exit_is_an_error_of_its_request(server: Any, code: str) -> None:
     """The parser of arguments exits, for example."""
-    process = "told(str(os.getpid()))"
-    before = infer(server, "returns", process)[1]["outputs"][0]["data"]
+    before = infer(server, "returns", PROCESS)[1]["outputs"][0]["data"]
     status, answer = infer(server, "returns", code)
-    assert status == 500 and ("SystemExit: 3" in answer["error"] or "KeyboardInterrupt" in answer["error"])
-    assert infer(server, "returns", process)[1]["outputs"][0]["data"] == before
+    assert status == 500 and NO_EXCEPTIONS[code] in answer["error"]
+    assert infer(server, "returns", PROCESS)[1]["outputs"][0]["data"] == before
+
+
+@pytest.mark.parametrize("code", NO_EXCEPTIONS)
+def test_an_exit_does_not_end_the_event_loop(gateway: Server, code: str) -> None:
+    """In Triton 2.51 neither this request nor the next ones have an answer."""
+    before = infer(gateway, "waits", PROCESS)[1]["outputs"][0]["data"]
+    status, answer = infer(gateway, "waits", code)
+    assert status == 500 and NO_EXCEPTIONS[code] in answer["error"]
+    assert infer(gateway, "waits", PROCESS)[1]["outputs"][0]["data"] == before
+    ((_, text, final),) = streamed(gateway, "waits_sends", texts("grpc", code))
+    assert NO_EXCEPTIONS[code] in text and final is True
+    ((_, outputs, _),) = streamed(gateway, "waits_sends", texts("grpc", "sender.send(numbers([4]), flags=FINAL)"))
+    assert outputs == [[4]]
 
 
 def test_the_innermost_line_of_an_error_comes_first(server: Any) -> None:
