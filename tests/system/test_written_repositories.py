@@ -323,6 +323,41 @@ def test_any_number_may_be_a_parameter(server: Any, value: Any) -> None:
     assert (found, type(found)) == ((value, type(value)) if inside else (float(value), float))
 
 
+def told_parameters(server: Any, path: str, body: str) -> Any:
+    """Posts JSON that is written by hand. Returns the parameters that the model was given."""
+    url = f"http://127.0.0.1:{server.http}/v2/models/{path}"
+    with urllib.request.urlopen(url, body.encode(), timeout=30) as answer:
+        found = json.load(answer)
+    return json.loads(found["outputs"][0]["data"][0] if "outputs" in found else found["TOLD"])[3]
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
+def test_a_parameter_need_not_be_finite(server: Any, value: str) -> None:
+    """Python's json writes such numbers, and tritonclient too."""
+    inputs = '"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]'
+    given = f'{{{inputs}, "parameters": {{"mine": {value}, "text": "é NaN"}}}}'
+    expected = {"mine": float(value), "text": "é NaN"}
+    assert repr(told_parameters(server, "tells/infer", given)) == repr(expected)
+    assert repr(told_parameters(server, "tells/generate", f'{{"X": 0, "mine": {value}}}')) == repr(
+        {"mine": float(value)}
+    )
+    message = pb.ModelInferRequest(model_name="tells")
+    message.inputs.append(tensor("grpc", "X", np.zeros(1, np.float32), "FP32")._get_tensor())
+    message.raw_input_contents.append(bytes(4))
+    message.parameters["mine"].double_param = float(value)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        answer = GRPCInferenceServiceStub(channel).ModelInfer(message, timeout=30)
+    (told,) = grpc_client.InferResult(answer).as_numpy("TOLD")
+    assert repr(json.loads(told)[3]) == repr({"mine": float(value)})
+
+
+@pytest.mark.parametrize("name", ["headers", "classification", "shared_memory_region"])
+def test_a_parameter_of_a_request_that_means_something_elsewhere(server: Any, name: str) -> None:
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]
+    answer = post(server, "tells/infer", {"inputs": inputs, "parameters": {name: "mine"}})[1]
+    assert json.loads(answer["outputs"][0]["data"][0])[3] == {name: "mine"}
+
+
 def test_ragged_inputs_keep_their_shape(server: Any) -> None:
     inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]
     answer = post(server, "ragged/infer", {"inputs": inputs})[1]

@@ -187,8 +187,8 @@ class PythonRunner:
                 model_name=self._config.get("name", ""),
                 flags=flags,
                 timeout=timeout,
-                parameters=parameters,
             )
+            request._parameters = json.loads(parameters)  # a client's floats may be infinite
             request._sender = utils.InferenceResponseSender(self._talk, number, self._decoupled)
             requests.append(request)
         return requests
