@@ -383,6 +383,24 @@ def test_predict_answers_with_what_was_found(gateway: Server, row: int, answered
         assert json.load(answer)["outputs"] == {"NUMBERS": answered}
 
 
+SCALAR = 'pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", np.array("alone", object))])'
+
+
+def test_a_scalar_stays_one(server: Any) -> None:
+    """The config states one text."""
+    (output,) = infer(server, "returns", SCALAR)[1]["outputs"]
+    assert output["shape"] == [] and output["data"] == ["alone"]
+
+
+def test_a_model_that_parses_arguments_finds_none(server: Any) -> None:
+    (output,) = infer(server, "returns", "told(str(sys.argv))")[1]["outputs"]
+    assert output["data"] == ["['']"]
+
+
+def test_the_text_of_an_error_may_be_bytes(server: Any) -> None:
+    assert infer(server, "returns", "failed('é'.encode())") == (500, {"error": "é"})
+
+
 @pytest.mark.parametrize("values", [[[1, 2], [3, 4]], 5, [[[7]]], [], [[], []]], ids=str)
 def test_a_response_has_any_rank(server: Any, values: Any) -> None:
     """The config of this model states a list of numbers."""

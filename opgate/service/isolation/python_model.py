@@ -73,6 +73,7 @@ class PythonOpening:
         # The second is where Triton has the same in C++.
         sys.modules[_UTILS] = sys.modules["c_python_backend_utils"] = utils
         utils.model_file, utils.tells_lines = self.path, self.tells_lines
+        sys.argv = [""]  # as in Triton, for models that parse arguments
         module = _load(self.path)
         model = getattr(module, "TritonPythonModel", None)
         if not inspect.isclass(model):

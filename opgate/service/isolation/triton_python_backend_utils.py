@@ -69,7 +69,7 @@ class TritonError:
     CANCELLED = 7
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
+        self._message = message.decode() if isinstance(message, bytes) else str(message)
         self._code = code
 
     def message(self) -> str:
