@@ -406,7 +406,7 @@ def test_floats_come_back_whoever_writes_them(datatype, size):
         '{"a": Infinity',
         '{"a": "NaN" 1}',
         '["NaN",' * 5000,
-        '[Infinity]',
+        "[Infinity]",
     ],
 )
 def test_an_object_with_infinities_has_the_rules_of_json(text):

@@ -249,7 +249,10 @@ def test_the_initial_state(repository, load, strategy):
 def test_a_state_without_dims_is_a_scalar(repository, load, strategy, max_batch_size):
     """With batches there is one for each row."""
     shape = ["batch"] if max_batch_size else []
-    nodes = [helper.make_node("Add", ["total", "x"], ["new_total"]), helper.make_node("Identity", ["new_total"], ["sum"])]
+    nodes = [
+        helper.make_node("Add", ["total", "x"], ["new_total"]),
+        helper.make_node("Identity", ["new_total"], ["sum"]),
+    ]
     inputs, outputs = (
         [value(name, "FP32", shape) for name in names] for names in (("x", "total"), ("sum", "new_total"))
     )

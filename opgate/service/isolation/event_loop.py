@@ -30,7 +30,7 @@ class EventLoop:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
-        """Runs the loop until `stop`. What `sys.exit` raises ends a loop: it goes on, and the task has the exception."""
+        """Runs the loop until `stop`. What `sys.exit` raises ends a loop: it goes on, the task has the exception."""
         while True:
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 loop.run_forever()
