@@ -116,6 +116,15 @@ def test_a_header_may_be_utf_8(server: Any) -> None:
         assert lower(json.load(answer)["outputs"][0]["data"][0]) == {"my-header-1": "Zoë"}
 
 
+@pytest.mark.parametrize("server", ["gateway", "triton"], indirect=True)
+def test_metadata_with_spaces_around_it(server: Any) -> None:
+    client = connect(server, "grpc")
+    x = [tensor("grpc", "x", np.ones(1, np.float32), "FP32")]
+    found = client.infer("tells", x, headers={"my-header-1": "  padded "}).as_numpy("TOLD")[0]
+    assert lower(found) == {"my-header-1": "  padded "}
+    client.close()
+
+
 def of_both(server: Any, protocol: str) -> Any:
     """Returns the parameters of a request with a parameter and a header of one name."""
     client = connect(server, protocol)
