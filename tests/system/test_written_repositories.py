@@ -121,6 +121,7 @@ MODELS = {
     "returns": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "asks": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "sends": (f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}", SENDS),
+    "tuples": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS.replace("return found", "return tuple(found)")),
     "waits": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS.replace("def execute", "async def execute")),
     "waits_sends": (
         f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}",
@@ -421,6 +422,16 @@ def test_a_model_that_parses_arguments_finds_none(server: Any) -> None:
     assert output["data"] == ["['']"]
 
 
+def test_a_metric_may_be_infinite(server: Any) -> None:
+    family = 'pb_utils.MetricFamily(name="written_level", description="x", kind=pb_utils.MetricFamily.GAUGE)'
+    # In Triton a metric ends with its family.
+    metric = f"globals().setdefault('family', {family}).Metric(labels={{'of': 'a'}})"
+    values = ["inf", "-inf", "nan", "0.1", "5e-324"]
+    code = f"(lambda m: told(repr([m.set(float(v)) or m.value() for v in {values}])))({metric})"
+    (output,) = infer(server, "returns", code)[1]["outputs"]
+    assert output["data"] == [f"[{', '.join(values)}]"]
+
+
 def test_the_text_of_an_error_may_be_bytes(server: Any) -> None:
     assert infer(server, "returns", "failed('é'.encode())") == (500, {"error": "é"})
 
@@ -678,6 +689,7 @@ DIFFERENT = {
         200,
         "whatever NumPy makes an array of",
     ),
+    "a tuple of responses": (lambda server: infer(server, "tuples", "told('x')")[0], 500, 200, "a tuple of responses"),
     "a call with a float": (
         lambda server: infer(server, "returns", CALLS.replace("\n", " "))[0],
         500,

@@ -677,8 +677,8 @@ class MetricFamily:
         if (buckets is not None) != is_histogram:
             raise TritonModelException("buckets: expected them for a histogram, and for nothing else")
         ends = [float(end) for end in buckets or ()]
-        if ends != sorted(set(ends)):
-            raise TritonModelException(f"buckets: expected numbers that rise, got {ends}")
+        if ends != sorted(set(ends)) or not all(map(math.isfinite, ends)):
+            raise TritonModelException(f"buckets: expected finite numbers that rise, got {ends}")
         own = {str(key): str(value) for key, value in (labels or {}).items()}
         return Metric([*self._family, own, ends])
 
@@ -717,7 +717,8 @@ class Metric:
             raise TritonModelException(f"{what}: expected a {' or a '.join(kinds)}, this is a {self._family[1]}")
 
     def _change(self, how: str, value: float) -> None:
-        message = ["metric", *self._family, how, float(value)]
+        # As text, because messages have no numbers for NaN and infinities.
+        message = ["metric", *self._family, how, repr(float(value))]
         if conversation is None:
             unsaid.append(message)
         else:
