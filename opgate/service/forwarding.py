@@ -31,7 +31,15 @@ def read_pattern(text: str) -> re.Pattern[str] | None:
 def forward(pattern: re.Pattern[str], headers: Iterable[tuple[str, str | bytes]], request: Request) -> None:
     """Adds the headers whose names have a match to the parameters of a request. A parameter of the request's own stays
     as it is, and so does one whose header has no text as its value."""
-    found = {name: value for name, value in headers if isinstance(value, str) and pattern.search(name)}
+    found = {name: _text(value) for name, value in headers if isinstance(value, str) and pattern.search(name)}
     if found:
         own = request.options.parameters
         request.options = request.options._replace(parameters={**found, **own})
+
+
+def _text(value: str) -> str:
+    """Returns the value of a header, which HTTP gives as Latin-1, as UTF-8 if it is that."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value

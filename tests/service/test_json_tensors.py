@@ -17,7 +17,7 @@ from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.native import json_tensors as native
-from opgate.service.wire.json_tensors import MAX_REST_BYTES, from_text, members, read, split, write
+from opgate.service.wire.json_tensors import MAX_REST_BYTES, from_text, members, parse_object, read, split, write
 from tests.conftest import examples
 
 LIMITS = Limits()
@@ -394,3 +394,29 @@ def test_floats_come_back_whoever_writes_them(datatype, size):
             back = read(members(body, LIMITS)["y"], DATATYPES[datatype], None, "y", LIMITS)
             assert back.shape == shape and back.tobytes() == values.tobytes()
             assert all(b"." in part or b"e" in part for part in text.strip(b"[]").split(b",") if part[-1:].isdigit())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": NaN, "b": 1e999}',
+        '{"a": NaN, "b": 1' + "0" * 400 + "}",
+        '{"a": NaN, "b": "\\ud800"}',
+        '{"a": -NaN}',
+        '{"a": Infinity',
+        '{"a": "NaN" 1}',
+        '["NaN",' * 5000,
+        "[Infinity]",
+    ],
+)
+def test_an_object_with_infinities_has_the_rules_of_json(text):
+    with pytest.raises(ServingError, match="JSON") as caught:
+        parse_object(text.encode())
+    assert caught.value.kind is Kind.INVALID
+
+
+def test_an_object_with_infinities():
+    found = parse_object('{"a": NaN, "b": [Infinity, -Infinity, 1e308, 18446744073709551616], "é": "NaN"}'.encode())
+    assert repr(found) == repr({"a": float("nan"), "b": [np.inf, -np.inf, 1e308, 2.0**64], "é": "NaN"})
+    with pytest.raises(ServingError, match="not valid JSON"):
+        parse_object(b'{"a": "\xff", "b": NaN}')

@@ -8,11 +8,12 @@ import re
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Options, Request, Sequence, run
-from tests.service.onnx_models import batching, double
+from tests.service.onnx_models import batching, double, save, value
 from tests.service.stateful_models import accumulator
 
 OLDEST = "oldest { max_candidate_sequences: 2 }"
@@ -242,6 +243,40 @@ def test_the_initial_state(repository, load, strategy):
         assert await model.sum(1, 7, START) == 101
 
     serve(load, main)
+
+
+@pytest.mark.parametrize("max_batch_size", [0, 4])
+def test_a_state_without_dims_is_a_scalar(repository, load, strategy, max_batch_size):
+    """With batches there is one for each row."""
+    shape = ["batch"] if max_batch_size else []
+    nodes = [
+        helper.make_node("Add", ["total", "x"], ["new_total"]),
+        helper.make_node("Identity", ["new_total"], ["sum"]),
+    ]
+    inputs, outputs = (
+        [value(name, "FP32", shape) for name in names] for names in (("x", "total"), ("sum", "new_total"))
+    )
+    tensor = '{ name: "%s" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } }'
+    state = 'state { input_name: "total" output_name: "new_total" data_type: TYPE_FP32 }'
+    config = f"""max_batch_size: {max_batch_size} input [ {tensor % "x"} ] output [ {tensor % "sum"} ]
+        sequence_batching {{ {strategy} {state} }}"""
+    save(repository, "m", nodes, inputs, outputs, config=config)
+
+    async def main(model):
+        for flags, x, expected in ((START, 1, 1), (0, 2, 3), (END, 3, 6)):
+            assert float((await model.ask(x, 7, flags, outputs=("sum",)))["sum"].reshape(-1)[0]) == expected
+
+    serve(load, main)
+
+
+@pytest.mark.parametrize(
+    "initial",
+    ["data_type: TYPE_FP32 dims: [ 1 ] zero_data: true", 'name: "i" data_type: TYPE_FP32 dims: [ 1 ]'],
+)
+def test_an_initial_state_has_a_name_and_data(repository, load, reason, strategy, initial):
+    accumulator(repository, "m", strategy, initial=f"initial_state {{ {initial} }}")
+    load()
+    assert "expected a name, and zero_data or data_file" in reason("m")
 
 
 def test_warm_up_and_golden_outputs(repository, load, reason, strategy):

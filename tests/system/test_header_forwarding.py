@@ -107,12 +107,46 @@ def test_other_ways_of_http(server: Any) -> None:
         assert lower(told) == FORWARDED
 
 
-def test_generate(gateway: Any) -> None:
-    """Triton 2.51 forwards none there."""
-    url = f"http://127.0.0.1:{gateway.http}/v2/models/tells/generate"
-    request = urllib.request.Request(url, json.dumps({"x": 1.0}).encode(), HEADERS)
+@pytest.mark.parametrize("server", ["gateway", "triton"], indirect=True)
+def test_a_header_may_be_utf_8(server: Any) -> None:
+    url = f"http://127.0.0.1:{server.http}/v2/models/tells/infer"
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": FLOAT}]}).encode()
+    request = urllib.request.Request(url, body, {"My-Header-1": "Zoë".encode()})  # type: ignore[dict-item]
     with urllib.request.urlopen(request, timeout=20) as answer:
-        assert lower(json.load(answer)["TOLD"]) == FORWARDED
+        assert lower(json.load(answer)["outputs"][0]["data"][0]) == {"my-header-1": "Zoë"}
+
+
+@pytest.mark.parametrize("server", ["gateway", "triton"], indirect=True)
+def test_metadata_with_spaces_around_it(server: Any) -> None:
+    client = connect(server, "grpc")
+    x = [tensor("grpc", "x", np.ones(1, np.float32), "FP32")]
+    found = client.infer("tells", x, headers={"my-header-1": "  padded "}).as_numpy("TOLD")[0]
+    assert lower(found) == {"my-header-1": "  padded "}
+    client.close()
+
+
+def of_both(server: Any, protocol: str) -> Any:
+    """Returns the parameters of a request with a parameter and a header of one name."""
+    client = connect(server, protocol)
+    x = [tensor(protocol, "x", np.ones(1, np.float32), "FP32")]
+    found = client.infer("tells", x, headers={"my-header-1": "of the header"}, parameters={"my-header-1": "its own"})
+    client.close()
+    return lower(found.as_numpy("TOLD")[0])["my-header-1"]
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_a_parameter_goes_before_a_header(gateway: Any, triton: Any, protocol: str) -> None:
+    """In Triton the header does."""
+    assert of_both(gateway, protocol) == "its own" and of_both(triton, protocol) == "of the header"
+
+
+def test_generate(gateway: Any, triton: Any) -> None:
+    """Triton 2.51 forwards none there."""
+    for server, expected in ((gateway, FORWARDED), (triton, {})):
+        url = f"http://127.0.0.1:{server.http}/v2/models/tells/generate"
+        request = urllib.request.Request(url, json.dumps({"x": 1.0}).encode(), HEADERS)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert lower(json.load(answer)["TOLD"]) == expected
 
 
 def test_each_of_several_rows(gateway: Any) -> None:

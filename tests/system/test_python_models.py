@@ -521,6 +521,21 @@ def test_a_batch_input_of_a_model_in_python_is_not_computed(tmp_path: Path) -> N
         client.close()
 
 
+@pytest.mark.parametrize("ends", ["sys.exit(3)", "os._exit(3)", "raise KeyboardInterrupt"])
+def test_a_model_that_ends_while_it_finalizes(tmp_path: Path, ends: str) -> None:
+    source = f"import os, sys\n{ANSWERS}\n    def finalize(self): {ends}\n"
+    write(tmp_path, "ends", SERVED, source.replace("{}", "[]"))
+    with running(tmp_path, "--allow-python-models", "--model-control-mode", "explicit") as server:
+        client = connect(server, "http")
+        for _ in range(2):
+            client.load_model("ends")
+            begun = time.monotonic()
+            client.unload_model("ends")
+            wait_until(lambda: not client.is_model_ready("ends"))
+        assert time.monotonic() - begun < 5  # it has 10 s
+        client.close()
+
+
 def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     broken = {
         "import nothing_of_that_name": "Install it into the Python that runs the model: that of the gateway, or",
@@ -531,6 +546,7 @@ def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
             "no weights"
         ),
         "import os\nos._exit(3)": "exit status 3",
+        "import asyncio\nraise asyncio.CancelledError('while it was imported')": "while it was imported",
         COMPLETES.replace("{}", "config.as_dict()['instance_group'] = [{'passive': True}]"): (
             "instance_group[0].passive: its instances would get no requests"
         ),

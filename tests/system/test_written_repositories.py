@@ -5,6 +5,7 @@ The models run what the client sends, so that a case is a line of Python.
 
 from __future__ import annotations
 
+import ast
 import json
 import urllib.error
 import urllib.request
@@ -101,10 +102,31 @@ NUMBERS = '{ name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }'
 TOLD = '{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }'
 X = f"input [ {NUMBERS.replace('NUMBERS', 'X')} ]"
 SEQUENCES = "max_batch_size: 4 sequence_batching { oldest { max_candidate_sequences: 4 } }"
+
+
+def state(kind: str, stated: str, data: str = "zero_data: true", dims: str = "") -> str:
+    initial = f'initial_state {{ name: "first" data_type: TYPE_{kind} dims: [ {dims or stated} ] {data} }}'
+    return f'{{ input_name: "KEPT" output_name: "KEPT" data_type: TYPE_{kind} dims: [ {stated} ] {initial} }}'
+
+
+# Each is that of a model, and what the model finds at first: Triton mixes up several states of one model.
+STATES = {
+    "state_of_zeros": (state("FP16", "1, 2"), ("<f2", [1, 2], [[0.0, 0.0]])),
+    "state_filed": (state("INT32", "2", 'data_file: "five_six"'), ("<i4", [2], [5, 6])),
+    "state_text": (state("STRING", "1", 'data_file: "abc"'), ("|O", [1], [b"abc"])),
+    "state_grows": (state("FP32", "-1", dims="3"), ("<f4", [3], [0.0, 0.0, 0.0])),
+}
+STATE_FILES = {"five_six": np.array([5, 6], np.int32).tobytes(), "abc": b"\x03\0\0\0abc"}
 MODELS = {
     "returns": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "asks": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
     "sends": (f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}", SENDS),
+    "tuples": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS.replace("return found", "return tuple(found)")),
+    "waits": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS.replace("def execute", "async def execute")),
+    "waits_sends": (
+        f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}",
+        SENDS.replace("def execute", "async def execute"),
+    ),
     "tells": (f"{X} output [ {TOLD} ]", "BATCHES = False" + TELLS),
     "ragged": (
         f"max_batch_size: 4 dynamic_batching {{ }} {X} output [ {TOLD} ]".replace(
@@ -129,6 +151,10 @@ MODELS = {
         data_type: TYPE_FP32 dims: [ 1 ] initial_state {{ name: "zero" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }} }} ] }}""",
         RETURNS,
     ),
+    **{
+        name: (f"{CODE} output [ {TOLD} ] sequence_batching {{ state [ {one} ] }}", RETURNS)
+        for name, (one, _) in STATES.items()
+    },
     "halves": (f'{CODE} output [ {{ name: "HALVES" data_type: TYPE_FP16 dims: [ -1 ] }} ]', RETURNS),
     "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
 }
@@ -169,6 +195,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written") / "models"
     for name, (config, source) in MODELS.items():
         write(folder, name, config, source)
+    for model in STATES:
+        (folder / model / "initial_state").mkdir()
+        for name, data in STATE_FILES.items():
+            (folder / model / "initial_state" / name).write_bytes(data)
     for name, config in ENSEMBLES.items():
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "config.pbtxt").write_text(config)
@@ -264,14 +294,37 @@ def test_what_a_client_of_a_stream_learns_of_an_error(server: Any) -> None:
     assert id == "mine" and "FP32" in text and final is None
 
 
-@pytest.mark.parametrize("code", ["sys.exit(3)", "exec('raise KeyboardInterrupt')"])
+# What a model may raise that is no Exception, and how the text of the error begins.
+NO_EXCEPTIONS = {
+    "sys.exit(3)": "SystemExit: 3",
+    "exec('raise KeyboardInterrupt')": "KeyboardInterrupt: ",
+    "exec('raise GeneratorExit')": "GeneratorExit: ",
+    "exec('import asyncio; raise asyncio.CancelledError(3)')": "CancelledError: ",
+    "exec('class Odd(BaseException): pass') or exec('raise Odd(3)')": "Odd: 3",
+}
+PROCESS = "told(str(os.getpid()))"
+
+
+@pytest.mark.parametrize("code", NO_EXCEPTIONS)
 def test_an_exit_is_an_error_of_its_request(server: Any, code: str) -> None:
     """The parser of arguments exits, for example."""
-    process = "told(str(os.getpid()))"
-    before = infer(server, "returns", process)[1]["outputs"][0]["data"]
+    before = infer(server, "returns", PROCESS)[1]["outputs"][0]["data"]
     status, answer = infer(server, "returns", code)
-    assert status == 500 and ("SystemExit: 3" in answer["error"] or "KeyboardInterrupt" in answer["error"])
-    assert infer(server, "returns", process)[1]["outputs"][0]["data"] == before
+    assert status == 500 and NO_EXCEPTIONS[code] in answer["error"]
+    assert infer(server, "returns", PROCESS)[1]["outputs"][0]["data"] == before
+
+
+@pytest.mark.parametrize("code", NO_EXCEPTIONS)
+def test_an_exit_does_not_end_the_event_loop(gateway: Server, code: str) -> None:
+    """In Triton 2.51 neither this request nor the next ones have an answer."""
+    before = infer(gateway, "waits", PROCESS)[1]["outputs"][0]["data"]
+    status, answer = infer(gateway, "waits", code)
+    assert status == 500 and NO_EXCEPTIONS[code] in answer["error"]
+    assert infer(gateway, "waits", PROCESS)[1]["outputs"][0]["data"] == before
+    ((_, text, final),) = streamed(gateway, "waits_sends", texts("grpc", code))
+    assert NO_EXCEPTIONS[code] in text and final is True
+    ((_, outputs, _),) = streamed(gateway, "waits_sends", texts("grpc", "sender.send(numbers([4]), flags=FINAL)"))
+    assert outputs == [[4]]
 
 
 def test_the_innermost_line_of_an_error_comes_first(server: Any) -> None:
@@ -293,6 +346,41 @@ def test_any_number_may_be_a_parameter(server: Any, value: Any) -> None:
     found = json.loads(answer["outputs"][0]["data"][0])[3]["mine"]
     inside = not isinstance(value, int) or -(2**63) <= value < 2**63
     assert (found, type(found)) == ((value, type(value)) if inside else (float(value), float))
+
+
+def told_parameters(server: Any, path: str, body: str) -> Any:
+    """Posts JSON that is written by hand. Returns the parameters that the model was given."""
+    url = f"http://127.0.0.1:{server.http}/v2/models/{path}"
+    with urllib.request.urlopen(url, body.encode(), timeout=30) as answer:
+        found = json.load(answer)
+    return json.loads(found["outputs"][0]["data"][0] if "outputs" in found else found["TOLD"])[3]
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
+def test_a_parameter_need_not_be_finite(server: Any, value: str) -> None:
+    """Python's json writes such numbers, and tritonclient too."""
+    inputs = '"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]'
+    given = f'{{{inputs}, "parameters": {{"mine": {value}, "text": "é NaN"}}}}'
+    expected = {"mine": float(value), "text": "é NaN"}
+    assert repr(told_parameters(server, "tells/infer", given)) == repr(expected)
+    assert repr(told_parameters(server, "tells/generate", f'{{"X": 0, "mine": {value}}}')) == repr(
+        {"mine": float(value)}
+    )
+    message = pb.ModelInferRequest(model_name="tells")
+    message.inputs.append(tensor("grpc", "X", np.zeros(1, np.float32), "FP32")._get_tensor())
+    message.raw_input_contents.append(bytes(4))
+    message.parameters["mine"].double_param = float(value)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        answer = GRPCInferenceServiceStub(channel).ModelInfer(message, timeout=30)
+    (told,) = grpc_client.InferResult(answer).as_numpy("TOLD")
+    assert repr(json.loads(told)[3]) == repr({"mine": float(value)})
+
+
+@pytest.mark.parametrize("name", ["headers", "classification", "shared_memory_region"])
+def test_a_parameter_of_a_request_that_means_something_elsewhere(server: Any, name: str) -> None:
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]
+    answer = post(server, "tells/infer", {"inputs": inputs, "parameters": {name: "mine"}})[1]
+    assert json.loads(answer["outputs"][0]["data"][0])[3] == {name: "mine"}
 
 
 def test_ragged_inputs_keep_their_shape(server: Any) -> None:
@@ -320,6 +408,34 @@ def test_predict_answers_with_what_was_found(gateway: Server, row: int, answered
         assert json.load(answer)["outputs"] == {"NUMBERS": answered}
 
 
+SCALAR = 'pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", np.array("alone", object))])'
+
+
+def test_a_scalar_stays_one(server: Any) -> None:
+    """The config states one text."""
+    (output,) = infer(server, "returns", SCALAR)[1]["outputs"]
+    assert output["shape"] == [] and output["data"] == ["alone"]
+
+
+def test_a_model_that_parses_arguments_finds_none(server: Any) -> None:
+    (output,) = infer(server, "returns", "told(str(sys.argv))")[1]["outputs"]
+    assert output["data"] == ["['']"]
+
+
+def test_a_metric_may_be_infinite(server: Any) -> None:
+    family = 'pb_utils.MetricFamily(name="written_level", description="x", kind=pb_utils.MetricFamily.GAUGE)'
+    # In Triton a metric ends with its family.
+    metric = f"globals().setdefault('family', {family}).Metric(labels={{'of': 'a'}})"
+    values = ["inf", "-inf", "nan", "0.1", "5e-324"]
+    code = f"(lambda m: told(repr([m.set(float(v)) or m.value() for v in {values}])))({metric})"
+    (output,) = infer(server, "returns", code)[1]["outputs"]
+    assert output["data"] == [f"[{', '.join(values)}]"]
+
+
+def test_the_text_of_an_error_may_be_bytes(server: Any) -> None:
+    assert infer(server, "returns", "failed('é'.encode())") == (500, {"error": "é"})
+
+
 @pytest.mark.parametrize("values", [[[1, 2], [3, 4]], 5, [[[7]]], [], [[], []]], ids=str)
 def test_a_response_has_any_rank(server: Any, values: Any) -> None:
     """The config of this model states a list of numbers."""
@@ -342,6 +458,21 @@ def test_outputs_have_the_shape_of_the_config(server: Any) -> None:
         for answer in GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), timeout=30):
             found += [list(output.shape) for output in answer.infer_response.outputs]
     assert found == [[1, 2]]
+
+
+def first_state(server: Any, model: str) -> Any:
+    """Returns dtype, shape and elements of the state at the first request of a sequence."""
+    code = "(lambda t: told(repr((t.as_numpy().dtype.str, list(t.shape()), t.as_numpy().tolist()))))"
+    code += '(pb_utils.get_input_tensor_by_name(request, "KEPT"))'
+    place = {"sequence_id": 6, "sequence_start": True, "sequence_end": True}
+    status, answer = infer(server, model, code, parameters=place)
+    assert status == 200
+    return ast.literal_eval(answer["outputs"][0]["data"][0])
+
+
+@pytest.mark.parametrize("model", [name for name in STATES if name != "state_grows"])
+def test_a_state_begins_as_the_config_says(server: Any, model: str) -> None:
+    assert first_state(server, model) == STATES[model][1]
 
 
 def test_a_state_that_a_model_leaves_out_stays_as_it_was(gateway: Server) -> None:
@@ -487,7 +618,96 @@ def of_numbers(answered: tuple[int, Any]) -> tuple[str, Any]:
     return output["datatype"], output["data"]
 
 
+def parameterized(server: Any, **parameters: Any) -> int:
+    """Returns the status of a request over HTTP with these parameters."""
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]
+    status: int = post(server, "tells/infer", {"inputs": inputs, "parameters": parameters})[0]
+    return status
+
+
+def by_hand(server: Any, body: str) -> tuple[int, Any]:
+    """Posts JSON for the model `tells`. DATA stands for an input. Returns the status and what the model told."""
+    data = body.replace("DATA", '"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]').encode()
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.http}/v2/models/tells/infer", data, timeout=30
+        ) as answer:
+            return answer.status, json.loads(json.load(answer)["outputs"][0]["data"][0])
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def unsigned(server: Any) -> Any:
+    """Returns the code of a request over gRPC with an unsigned parameter."""
+    message = pb.ModelInferRequest(model_name="tells")
+    message.inputs.append(tensor("grpc", "X", np.zeros(1, np.float32), "FP32")._get_tensor())
+    message.raw_input_contents.append(bytes(4))
+    message.parameters["mine"].uint64_param = 1
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        call = GRPCInferenceServiceStub(channel).ModelInfer.future(message, timeout=30)
+        return call.code()
+
+
+ONE = '{"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": %s}]}'
+CALLS = """told(pb_utils.InferenceRequest(model_name="tells", requested_output_names=[], parameters={"mine": 0.5},
+    inputs=[pb_utils.Tensor("X", np.zeros(1, np.float32))]).exec().output_tensors()[0].as_numpy()[0].decode())"""
 DIFFERENT = {
+    "a timeout as text": (lambda server: parameterized(server, timeout="5000000"), 500, 200, "digits in a text"),
+    "null for parameters": (lambda server: by_hand(server, '{DATA, "parameters": null}')[0], 500, 200, "`null`"),
+    "null for outputs": (lambda server: by_hand(server, '{DATA, "outputs": null}')[0], 500, 200, "`null`"),
+    "a number without brackets": (lambda server: by_hand(server, ONE % "3")[0], 500, 200, "without brackets"),
+    "the end of a stream over HTTP": (
+        lambda server: parameterized(server, triton_enable_empty_final_response=True),
+        400,
+        200,
+        "`triton_enable_empty_final_response`",
+    ),
+    "an unsigned parameter": (
+        unsigned,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OK,
+        "An unsigned integer",
+    ),
+    "a parameter that is there twice": (
+        lambda server: by_hand(server, '{DATA, "parameters": {"mine": 1, "mine": 2}}')[1][3],
+        {"mine": 1},
+        {"mine": 2},
+        "twice in an object",
+    ),
+    "a mark of the byte order": (lambda server: by_hand(server, "\ufeff{DATA}")[0], 200, 400, "byte order mark"),
+    "Inf": (lambda server: by_hand(server, ONE % "[Inf]")[0], 200, 400, "`Inf`"),
+    "a number too large": (lambda server: by_hand(server, ONE % "[1e39]")[0], 200, 400, "too large for its type"),
+    "a list of parameters of an input": (
+        lambda server: by_hand(server, ONE.replace("[1]", '[1], "parameters": []') % "[0]")[0],
+        200,
+        400,
+        "`parameters` of an input",
+    ),
+    "a tensor made from a list": (
+        lambda server: infer(server, "returns", 'pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", [1.0])])')[0],
+        500,
+        200,
+        "whatever NumPy makes an array of",
+    ),
+    "a tuple of responses": (lambda server: infer(server, "tuples", "told('x')")[0], 500, 200, "a tuple of responses"),
+    "a call with a float": (
+        lambda server: infer(server, "returns", CALLS.replace("\n", " "))[0],
+        500,
+        200,
+        "a float among",
+    ),
+    "two outputs of one name": (
+        lambda server: infer(server, "returns", "pb_utils.InferenceResponse(numbers([1]).output_tensors() * 2)")[0],
+        200,
+        500,
+        "two outputs of one name",
+    ),
+    "a state that grows": (
+        lambda server: first_state(server, "state_grows"),
+        ("<f4", [1], [0.0]),
+        STATES["state_grows"][1],
+        "begins with the dims of its `initial_state`",
+    ),
     "generate of a model that fails": (
         lambda server: post(server, "returns/generate", {"CODE": "1 / 0"})[0],
         400,
@@ -592,3 +812,52 @@ def test_where_the_gateway_answers_otherwise(server: Any, case: str) -> None:
     ask, theirs, ours, line = DIFFERENT[case]
     assert ask(server) == (theirs if is_triton(server) else ours)
     assert line in (Path(__file__).parents[2] / "docs" / "triton-differences.md").read_text()
+
+
+PLAIN = f"{X} output [ {TOLD} ]"
+ONE_NUMBER = NUMBERS.replace("[ -1 ]", "[ 1 ] reshape { }")
+NONE_IN_X = X.replace("[ -1 ]", "[ 0 ]")
+# What a config says, and the line of docs/triton-differences.md: these load in the gateway only.
+LENIENT = {
+    "no_elements": (f"{NONE_IN_X} output [ {TOLD} ]", "`dims: [ 0 ]`"),
+    "no_elements_out": (f"{CODE} output [ {NUMBERS.replace('-1', '0')} ]", "`dims: [ 0 ]`"),
+    "scalar": (PLAIN.replace("[ -1 ]", "[ 1 ] reshape { shape: [ ] }", 1), "reshaped to a scalar"),
+    "scalar_out": (f"{CODE} output [ {ONE_NUMBER} ]", "reshaped to a scalar"),
+    "format": (PLAIN.replace("[ -1 ]", "[ 1 ] format: FORMAT_NCHW", 1), "`format`"),
+    "batch_input": (
+        "max_batch_size: 2 batch_input { kind: BATCH_ELEMENT_COUNT target_name: 'N' data_type: TYPE_FP32 source_input: 'Y' }"
+        + PLAIN,
+        "`batch_input` of a model in Python",
+    ),
+}
+WARM = 'model_warmup {{ name: "w" inputs {{ key: "X" value {{ data_type: TYPE_{} dims: [ {} ] zero_data: true }} }} }}'
+# These load in Triton only.
+STRICT = {
+    "output_twice": (f"{X} output [ {TOLD}, {TOLD} ]", "an input or an output twice"),
+    "count": (f"{PLAIN} instance_group {{ kind: KIND_CPU count: -1 }}", "a negative `count`"),
+    "passive": (f"{PLAIN} instance_group {{ kind: KIND_CPU passive: true }}", "`passive`"),
+    "warm_up_type": (f"{PLAIN} {WARM.format('INT32', 1)}", "warm-up"),
+    "warm_up_dims": (f"{PLAIN.replace('[ -1 ]', '[ 1 ]', 1)} {WARM.format('FP32', 2)}", "warm-up"),
+    "state_is_input": (
+        f'{PLAIN} sequence_batching {{ state {{ input_name: "X" output_name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }} }}',
+        "a state that is an input as well",
+    ),
+    "state_without_type": (
+        f'{PLAIN} sequence_batching {{ state {{ input_name: "Z" output_name: "Z" dims: [ 1 ] }} }}',
+        "a state without names or `data_type`",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ["gateway", "triton"])
+def test_configs_that_only_one_of_them_takes(tmp_path: Path, where: str) -> None:
+    for name, (config, _) in {**LENIENT, **STRICT}.items():
+        write(tmp_path, name, config, "BATCHES = False" + TELLS)
+    server_of = running_triton(tmp_path) if where == "triton" else running(tmp_path, "--allow-python-models")
+    with server_of as server:
+        client = connect(server, "http")
+        ready = {model["name"] for model in client.get_model_repository_index() if model.get("state") == "READY"}
+        client.close()
+    assert ready == set(STRICT if where == "triton" else LENIENT)
+    page = (Path(__file__).parents[2] / "docs" / "triton-differences.md").read_text()
+    assert all(line in page for _, line in (*LENIENT.values(), *STRICT.values()))

@@ -269,7 +269,7 @@ def in_stated_shapes(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str,
     they have any shape otherwise: a row for each thing that a picture shows, or no batch dim."""
     return {
         name: array
-        if name in spec.scattered or (spec.outputs[name].reshape is None and (array.ndim or spec.batched))
+        if name in spec.scattered or spec.outputs[name].reshape is None
         else _outer(spec, spec.outputs[name], array, 0, len(array) if array.ndim and spec.batched else 0)
         for name, array in outputs.items()
     }

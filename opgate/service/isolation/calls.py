@@ -143,7 +143,7 @@ class Calls:
                 await control.load(str(name), parameters)
             elif what == "metric":
                 name, labels = arguments
-                told["value"] = self.metrics.value(str(name), labels)
+                told["value"] = repr(self.metrics.value(str(name), labels))  # it may be infinite
             elif what == "unload":
                 name, dependents = arguments
                 await control.unload(str(name), bool(dependents))

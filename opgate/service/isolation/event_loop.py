@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
@@ -23,9 +24,17 @@ class EventLoop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 asyncio.set_event_loop(self._loop)
-                self._thread = threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True)
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="event loop", daemon=True)
                 self._thread.start()
         return asyncio.run_coroutine_threadsafe(_waited(awaitable), self._loop)
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        """Runs the loop until `stop`. What `sys.exit` raises ends a loop: it goes on, the task has the exception."""
+        while True:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
+                return
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Runs something and returns its result. Raises what it raises."""

@@ -4,7 +4,7 @@ the process says becomes their answers.
 
 from __future__ import annotations
 
-import math
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from opgate.service.core.checks import check_result, check_result_type
-from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.request import Array, Request, Response
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
@@ -78,15 +78,13 @@ def bytes_of(array: Array) -> int:
 
 
 def envelope_of(request: Request) -> list[Any]:
-    """Returns what a message says of a request beside its tensors. Raises ServingError (INVALID) for parameters that no
-    message has."""
+    """Returns what a message says of a request beside its tensors."""
     sequence, options = request.options.sequence, request.options
     flags = 0 if sequence is None else SEQUENCE_START * sequence.start | SEQUENCE_END * sequence.end
     correlation = 0 if sequence is None else sequence.id
-    for name, value in options.parameters.items():
-        if type(value) is float and not math.isfinite(value):
-            raise invalid(f"parameter '{name[:80]}': expected a finite number, got {value}")
-    return [request.id, correlation, flags, options.timeout_us, dict(options.parameters), list(request.outputs)]
+    # As text, because messages have no numbers for NaN and infinities.
+    parameters = json.dumps(dict(options.parameters)) if options.parameters else "{}"
+    return [request.id, correlation, flags, options.timeout_us, parameters, list(request.outputs)]
 
 
 def _parameters(given: Any) -> dict[str, bool | int | float | str]:

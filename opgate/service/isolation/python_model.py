@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from opgate.service.isolation.link import Link
 
 _UTILS = "triton_python_backend_utils"
-#: What a model may raise without ending its process: also what `sys.exit` raises.
-RAISED = (Exception, SystemExit, KeyboardInterrupt)
 _MISSING_MODULE = (
     "\nInstall it into the Python that runs the model: that of the gateway, or that of EXECUTION_ENV_PATH."
 )
@@ -66,7 +64,7 @@ class PythonOpening:
             return self._open(link)
         except ModuleNotFoundError as error:
             raise PythonModelError(_failure(error) + _MISSING_MODULE) from error
-        except RAISED as error:
+        except BaseException as error:
             raise PythonModelError(_failure(error)) from error
 
     def _open(self, link: Link) -> PythonRunner:
@@ -75,6 +73,7 @@ class PythonOpening:
         # The second is where Triton has the same in C++.
         sys.modules[_UTILS] = sys.modules["c_python_backend_utils"] = utils
         utils.model_file, utils.tells_lines = self.path, self.tells_lines
+        sys.argv = [""]  # as in Triton, for models that parse arguments
         module = _load(self.path)
         model = getattr(module, "TritonPythonModel", None)
         if not inspect.isclass(model):
@@ -134,7 +133,7 @@ class PythonRunner:
                         found = utils.event_loop.run(found)
                     if isinstance(found, bool):
                         ready, text = found, "is_ready() says that the model is not ready"
-                except RAISED as error:
+                except BaseException as error:
                     text = f"is_ready failed: {_failure(error)}"
                 self._talk.say(["ready", number, ready, text])
 
@@ -143,7 +142,7 @@ class PythonRunner:
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
-            except RAISED as error:
+            except BaseException as error:
                 _log_failure("finalize", error)
         self._talk.say(["finalized"])
 
@@ -163,7 +162,7 @@ class PythonRunner:
                     responses = utils.event_loop.run(responses)
             found, outputs = self._results(responses, requests)
             answer = ["executed", found]
-        except RAISED as error:
+        except BaseException as error:
             answer = self._failed(error, requests)
         try:
             self._talk.say(answer, outputs)
@@ -189,8 +188,8 @@ class PythonRunner:
                 model_name=self._config.get("name", ""),
                 flags=flags,
                 timeout=timeout,
-                parameters=parameters,
             )
+            request._parameters = json.loads(parameters)  # a client's floats may be infinite
             request._sender = utils.InferenceResponseSender(self._talk, number, self._decoupled)
             requests.append(request)
         return requests

@@ -70,7 +70,7 @@ class TritonError:
     CANCELLED = 7
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
+        self._message = message.decode() if isinstance(message, bytes) else str(message)
         self._code = code
 
     def message(self) -> str:
@@ -687,8 +687,8 @@ class MetricFamily:
         if (buckets is not None) != is_histogram:
             raise TritonModelException("buckets: expected them for a histogram, and for nothing else")
         ends = [float(end) for end in buckets or ()]
-        if ends != sorted(set(ends)):
-            raise TritonModelException(f"buckets: expected numbers that rise, got {ends}")
+        if ends != sorted(set(ends)) or not all(map(math.isfinite, ends)):
+            raise TritonModelException(f"buckets: expected finite numbers that rise, got {ends}")
         own = {str(key): str(value) for key, value in (labels or {}).items()}
         return Metric([*self._family, own, ends])
 
@@ -727,7 +727,8 @@ class Metric:
             raise TritonModelException(f"{what}: expected a {' or a '.join(kinds)}, this is a {self._family[1]}")
 
     def _change(self, how: str, value: float) -> None:
-        message = ["metric", *self._family, how, float(value)]
+        # As text, because messages have no numbers for NaN and infinities.
+        message = ["metric", *self._family, how, repr(float(value))]
         if conversation is None:
             unsaid.append(message)
         else:

@@ -354,7 +354,13 @@ def load_ensemble(
         raise ConfigError("response_cache of an ensemble with a decoupled step")
     loaded = tuple(find(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
     steps = [
-        Step(spec, model.executor, dict(step.input_map), dict(step.output_map))
+        # A map of protobuf has no order: the inputs come in that of the step's config.
+        Step(
+            spec,
+            model.executor,
+            {name: step.input_map[name] for name in spec.inputs if name in step.input_map},
+            dict(step.output_map),
+        )
         for step, spec, model in zip(config.ensemble_scheduling.step, models, loaded, strict=True)
     ]
     statistics = ModelStatistics()

@@ -121,7 +121,7 @@ def _state(state: Any, config: ModelConfig, folder: Path, limits: Limits) -> Sta
         raise ConfigError(f"{where}: it is an input of clients as well")
     datatype = stated_datatype(state.data_type, where)
     dims = tuple(state.dims)
-    if not dims or any(size < -1 or size == 0 for size in dims):
+    if any(size < -1 or size == 0 for size in dims):
         raise ConfigError(f"{where}: dims {list(dims)}: expected -1 or positive sizes")
     if len(state.initial_state) > 1:
         raise ConfigError(f"{where}: expected one initial_state, got {len(state.initial_state)}")
@@ -135,6 +135,8 @@ def _state(state: Any, config: ModelConfig, folder: Path, limits: Limits) -> Sta
 
 def _initial(given: Any, datatype: DataType, dims: tuple[int, ...], folder: Path, limits: Limits, where: str) -> Array:
     where = f"{where}: initial_state '{given.name}'"
+    if not given.name or given.WhichOneof("state_data") is None:
+        raise ConfigError(f"{where}: expected a name, and zero_data or data_file")
     if stated_datatype(given.data_type, where) is not datatype:
         raise ConfigError(f"{where}: expected data_type {datatype.config_name}")
     shape = tuple(given.dims)

@@ -112,6 +112,8 @@ Connection::Connection(Owner& owner, const Limits& limits)
   nghttp2_option_set_no_auto_window_update(options, 1);
   nghttp2_option_set_no_closed_streams(options, 1);
   nghttp2_option_set_max_settings(options, 32);
+  // gRPC's libraries send metadata as a client gives it, with spaces around it.
+  nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
   nghttp2_option_set_max_outbound_ack(options, 1000);
   nghttp2_option_set_max_continuations(options, kContinuations);
   nghttp2_option_set_stream_reset_rate_limit(options, kResets, kResetsASecond);

@@ -17,7 +17,7 @@ from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import Bytes, text_length, view
 from opgate.service.wire.friendly import values_request
-from opgate.service.wire.json_tensors import JsonValue, members, write
+from opgate.service.wire.json_tensors import JsonValue, loads, members, write
 from opgate.service.wire.kserve_json import ELEMENT_COST
 from opgate.service.wire.kserve_rules import request_options
 from opgate.service.wire.responses import count_responses, responses
@@ -80,8 +80,8 @@ def _plain(name: str, value: JsonValue) -> Any:
     if value.end - value.begin > _MOST_PARAMETER:
         raise ServingError(Kind.TOO_LARGE, f"parameter {name[:80]}: more than the limit of {_MOST_PARAMETER} bytes")
     try:
-        return orjson.loads(view(value.body)[value.begin : value.end])
-    except orjson.JSONDecodeError as error:
+        return loads(view(value.body)[value.begin : value.end])
+    except ValueError as error:
         raise invalid(f"the request is not valid JSON: '{name[:80]}': {error}") from None
 
 

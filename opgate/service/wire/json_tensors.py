@@ -6,6 +6,7 @@ its type and shape are known. NaN, Infinity and -Infinity are numbers here, as t
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, NamedTuple
 
@@ -41,12 +42,41 @@ class JsonValue(NamedTuple):
 def parse_object(data: bytes | memoryview) -> dict[str, Any]:
     """Returns a JSON object as a dict. Raises ServingError (INVALID) if the data is anything else."""
     try:
-        message = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        message = loads(data)
+    except ValueError as error:
         raise invalid(f"the request is not valid JSON: {error}") from None
     if not isinstance(message, dict):
         raise invalid(f"expected a JSON object, got {json_kind(message)}")
     return message
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """Returns a JSON value, which may have NaN and infinities as Python writes them. Raises ValueError if the data is
+    none."""
+    try:
+        return orjson.loads(data)  # it refuses NaN and infinities
+    except orjson.JSONDecodeError:
+        text = bytes(data)
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise
+    try:
+        found = json.loads(text.decode(), parse_int=_integer, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    json.dumps(found, ensure_ascii=False).encode()  # refuses half of a surrogate pair, as orjson does
+    return found
+
+
+def _integer(text: str) -> int | float:
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 64 else _finite(text)  # as orjson has them
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a float of 64 bits")
+    return number
 
 
 def split(body: Bytes, length: int, members: bool, limits: Limits) -> tuple[bytes, list[JsonValue]]:

@@ -25,7 +25,7 @@ _NO_OPTIONS = Options()
 # Those that mean something to the gateway, here or where a body is read. All others are the client's own.
 _KNOWN = frozenset((
     "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", EMPTY_FINAL_RESPONSE,
-    "binary_data_output", "content_type", "headers",
+    "binary_data_output", "content_type",
 ))  # fmt: skip
 # Characters of a text that names a sequence, as in Triton.
 _MOST_ID = 128
