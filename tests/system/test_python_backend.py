@@ -213,10 +213,9 @@ def test_an_error_says_where_it_came_from(gateway: Server, protocol: str) -> Non
     client.close()
     said = raised.value.message()
     assert said.endswith("ValueError: no such thing\n\nAt:\n  1/fails.py(3): fail\n  1/model.py(6): execute\n")
+    wait_until(lambda: any("execute failed" in line for line in gateway.log))
     lines = [json.loads(line) for line in gateway.log if "execute failed" in line]
-    assert lines and all(
-        "1/fails.py(3): fail" in line["message"] and "no such" not in line["message"] for line in lines
-    )
+    assert all("1/fails.py(3): fail" in line["message"] and "no such" not in line["message"] for line in lines)
 
 
 def test_an_error_with_attributes_of_its_own(tmp_path: Path) -> None:
