@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from opgate.attach import distances, faces, queries, settings, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
-from opgate.attach.nodes import Nodes
+from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ALL_CLASSES, Answers, Post, detections
 from opgate.attach.report import AttachError
 
@@ -53,28 +53,28 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     indices = f"{nodes.prefix}indices"
     counted = f"{nodes.prefix}count"
     outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
-    inputs = [boxes.name, "geometry", *([_overlaps(nodes, post.iou)] if post.iou < 1 else [])]
+    inputs = [boxes.name, "geometry", *([overlaps(nodes, post)] if post.iou < 1 else [])]
     nodes.add_op("DetectionPostprocess", inputs, outputs, "detections", **attributes)
     if listed_classes:
         _given_labels(nodes, boxes.name, indices)
-    threshold(nodes, post.score)
+    add_count(nodes, post)
     answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
     return answers, 0 if listed_classes else boxes.classes
 
 
-def _overlaps(nodes: Nodes, default: float) -> str:
-    """Adds the IoU threshold of each picture, f32 [n], at least 0: that of the input `iou_threshold`."""
-    settings.add(nodes, settings.IOU, default)
-    held = nodes.add("Max", [nodes.reshape(settings.IOU, [-1], "iou.flat"), nodes.constant("nothing", 0.0)], "iou.held")
-    return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], "iou.rows")], "iou.each")
+def overlaps(nodes: Nodes, post: Post) -> str:
+    """Adds the IoU threshold of each picture, f32 [n]: that of the input `iou_threshold`."""
+    return settings.each_picture(nodes, settings.add(nodes, settings.IOU, Setting(post.iou)))
 
 
-def threshold(nodes: Nodes, default: float) -> None:
-    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
-    settings.add(nodes, settings.THRESHOLD, default)
-    above = nodes.add("Greater", ["scores", settings.THRESHOLD], "above")
-    ones = nodes.cast(above, TensorProto.INT32, "above.ones")
-    nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False, to="count")
+def add_count(nodes: Nodes, post: Post) -> None:
+    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`, at most the
+    input `top_k`."""
+    settings.add(nodes, settings.SCORE, Setting(post.score))
+    ones = nodes.cast(nodes.add("Greater", ["scores", settings.SCORE], "above"), TensorProto.INT32, "above.ones")
+    above = nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False)
+    limit = settings.add(nodes, settings.TOP_K, Setting(post.most, 1, post.most, whole=True))
+    settings.at_most(nodes, above, limit, to="count")
 
 
 def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from opgate.attach.folder import LIBRARY, MADE
-from opgate.attach.nodes import OPS, Nodes
+from opgate.attach.nodes import OPS, Nodes, Setting
 from opgate.attach.painting import painted
 from opgate.attach.post import Answers
 from opgate.attach.report import AttachError
@@ -28,10 +28,10 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def models(
-    name: str, answers: Answers, labels: Sequence[str] | None, optional: Sequence[str] = ()
+    name: str, answers: Answers, labels: Sequence[str] | None, settings: Mapping[str, Setting]
 ) -> Mapping[str, tuple[onnx.ModelProto | None, str]]:
     """Returns the models beside a model `name` by their own names: their graph, None for an ensemble, and their config.
-    `optional` are inputs of the model that a request may leave out.
+    `settings` are inputs of the model that a request may leave out.
 
     Raises AttachError for answers with neither boxes nor a map of classes."""
     names = {answer.name for answer in answers.outputs}
@@ -46,7 +46,7 @@ def models(
         raise AttachError("--draw: the network gives neither boxes nor a map of classes")
     return {
         f"{name}{DRAW}": (graph, _draw_config(f"{name}{DRAW}", rows, taken)),
-        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken, optional)),
+        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken, settings)),
     }
 
 
@@ -108,12 +108,13 @@ def _draw_config(name: str, rows: Rows, taken: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], optional: Sequence[str]) -> str:
+def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], settings: Mapping[str, Setting]) -> str:
     def maps(kind: str, names: Sequence[str]) -> str:
         return " ".join(f'{kind}_map {{ key: "{each}" value: "{each}" }}' for each in names)
 
     more = "".join(
-        f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }}\n' for each in optional
+        f'input {{ name: "{each}" data_type: {setting.datatype} dims: [ 1, 1 ] optional: true }}\n'
+        for each, setting in settings.items()
     )
     first, second, own = (json.dumps(each, ensure_ascii=False) for each in (name, f"{name}{DRAW}", f"{name}{PICTURE}"))
     return (
@@ -123,7 +124,7 @@ def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], optio
         f"{more}"
         'output { name: "picture" data_type: TYPE_UINT8 dims: [ -1 ] }\n'
         "ensemble_scheduling {\n"
-        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data', *optional])} "
+        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data', *settings])} "
         f"{maps('output', rows)} }}\n"
         f"  step {{ model_name: {second} model_version: -1 {maps('input', taken)} "
         f"{maps('output', ['picture'])} }}\n}}\n"

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach import graph, labels, others, pre
+from opgate.attach import graph, labels, others, pre, settings
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
 from opgate.attach.known import SAY_CHARACTERS, Known, Wish, known
-from opgate.attach.nodes import OPS, Nodes
+from opgate.attach.nodes import OPS, Nodes, Setting
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError, Report
 from opgate.attach.words import Pre
@@ -59,7 +59,8 @@ def _reader(of: Known, opset: int, report: Report) -> Reader:
     outputs = [replace(output, name=_name(output.name)) for output in of.outputs]
     line, text = (Nodes(opset, f"{graph.READ}{part}/") for part in ("line", "text"))
     _add_line(line, before, network)
-    _, classes = others.add(text, Head(network, outputs, of.size, of.said, of.labels, report))
+    head = Head(network, outputs, of.size, of.said, of.labels, report)
+    classes = others.text(text, head, f"{text.prefix}count")
     characters = labels.fitted(of.labels, classes, "ctc", of.said.blank, report)
     steps = _most_steps(of)
     wanted = [
@@ -151,7 +152,7 @@ def add(nodes: Nodes, head: Head, reader: Reader) -> Answers:
             f"--read needs opset 12, and the detector has {nodes.opset}: convert it with onnx.version_converter"
         )
     named = [f"{nodes.prefix}{name}" for name in ("all_quads", "all_scores", "all_count")]
-    others.regions(nodes, head, named)
+    others.regions(nodes, head, named, settings.BOX)
     every = nodes.reshape(named[0], [-1, 4, 2], "each")
     count = nodes.cast(named[2], TensorProto.INT64, "found")
     quads = nodes.add("Slice", [every, nodes.ints("start", [0]), count, nodes.ints("axis", [0])], "quads")
@@ -164,12 +165,13 @@ def add(nodes: Nodes, head: Head, reader: Reader) -> Answers:
     inputs = [nodes.reshape(count, [], "times"), nodes.constant("more", True, np.bool_)]
     nodes.nodes.append(helper.make_node("Loop", inputs, [texts, scores], f"{nodes.prefix}loop", body=reader.body))
     flat = nodes.reshape(scores, [-1], "flat")
-    low = nodes.add("Less", [flat, nodes.constant("least", head.post.text)], "low")
-    kept = nodes.add("Not", [low], "kept")
+    least = settings.add(nodes, settings.SCORE, Setting(head.post.text))
+    kept = nodes.add("Not", [nodes.add("Less", [flat, least], "low")], "kept")
     for name, x, dims in (("quads", quads, [4, 2]), ("texts", texts, [reader.steps]), ("scores", flat, [])):
         row = nodes.reshape(nodes.add("Compress", [x, kept], f"{name}.kept", axis=0), [1, -1, *dims], f"{name}.row")
         nodes.add("Identity", [head.rows(nodes, row, 2 + len(dims))], f"{name}.all", to=name)
-    head.report.default("least text score", f"{head.post.text:g}", "of a line; the word text: says another")
+    told = head.report.said if "text" in head.post.stated else head.report.default
+    told("least text score", f"{head.post.text:g}", "of a line; the word text: or a request says another")
     outputs = [
         Answer("quads", "TYPE_FP32", (-1, 4, 2)),
         Answer("texts", "TYPE_INT32", (-1, reader.steps), labels=True),

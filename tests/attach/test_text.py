@@ -46,7 +46,7 @@ def expected(file: Path, pixels: np.ndarray, size: tuple[int, int], **said: Any)
     (values,) = onnxruntime.InferenceSession(file).run(None, {"x": x})
     h, w = pixels.shape[:2]
     geometry = np.float32([[w / size[1], h / size[0], 0, 0, w, h]])
-    quads, scores, count = reference(values, geometry, **{**RULES, **said})
+    quads, scores, count = reference(values, geometry, None, None, **{**RULES, **said})
     return list(zip(quads[0, : count[0]], scores[0, : count[0]], strict=True))
 
 
