@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from opgate.attach import distances, faces, queries, settings, yolo
+from opgate.attach import distances, faces, queries, settings, weighted, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ALL_CLASSES, Answers, Post, detections
@@ -38,27 +39,33 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     post, listed_classes = head.post, head.post.kind in ("end2end", "boxes")
     if boxes.classes > 1 and "agnostic" not in post.words and post.kind not in ALL_CLASSES:
         boxes = _best_class(nodes, boxes)
-    attributes = {
+    attributes: dict[str, Any] = {
         "score_threshold": least_score(post),
         "iou_threshold": post.iou,
         "max_detections": post.most,
-        "box_format": "xyxy" if boxes.corners else "cxcywh",
         "class_agnostic": int("agnostic" in post.words),
-        "classes": boxes.classes,
-        "layout": "anchors_first" if boxes.rows else "channels_first",
-        "objectness": int(boxes.objectness),
     }
     boxes = replace(boxes, name=head.rows(nodes, boxes.name, 3))
-    labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
-    indices = f"{nodes.prefix}indices"
+    own = [overlaps(nodes, post)] if post.iou < 1 else []
     counted = f"{nodes.prefix}count"
-    outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
-    inputs = [boxes.name, "geometry", *([overlaps(nodes, post)] if post.iou < 1 else [])]
-    nodes.add_op("DetectionPostprocess", inputs, outputs, "detections", **attributes)
-    if listed_classes:
-        _given_labels(nodes, boxes.name, indices)
+    if post.nms == "weighted":
+        more = weighted.add(nodes, head, boxes, own, ["scores", "labels", counted], attributes)
+    else:
+        attributes |= {
+            "box_format": "xyxy" if boxes.corners else "cxcywh",
+            "classes": boxes.classes,
+            "layout": "anchors_first" if boxes.rows else "channels_first",
+            "objectness": int(boxes.objectness),
+        }
+        labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
+        indices = f"{nodes.prefix}indices"
+        outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
+        nodes.add_op("DetectionPostprocess", [boxes.name, "geometry", *own], outputs, "detections", **attributes)
+        if listed_classes:
+            _given_labels(nodes, boxes.name, indices)
+        more = beside(indices) if beside else []
     add_count(nodes, post)
-    answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
+    answers = detections(post.most, head.labels is not None, more)
     return answers, 0 if listed_classes else boxes.classes
 
 
@@ -85,7 +92,7 @@ def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
     before = nodes.slice(boxes.name, axis, 0, first, "before_classes")
     after = nodes.slice(boxes.name, axis, first + boxes.classes, 2**31 - 1, "after_classes")
     name = nodes.add("Concat", [before, kept, after], "best_head", axis=axis)
-    return Boxes(name, boxes.classes, boxes.rows, boxes.objectness, boxes.corners)
+    return replace(boxes, name=name)
 
 
 def of_best_class(nodes: Nodes, scores: str, classes: int, axis: int) -> str:

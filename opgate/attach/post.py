@@ -29,11 +29,12 @@ ALL_CLASSES = ("picodet", "nanodet")
 COUNTED = ("yolov8", "yolov5", "yolox", "obb")
 #: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
 MASKS = ("masks", "mask_geometry", "boxes")
-#: What is usual for heads without boxes. The thresholds and the most regions of a text detector are PaddleOCR's; 0 is
-#: no more labels than a request gets without saying how many.
+#: What else is usual for some heads. BlazeFace's makers take means of boxes that overlap. The thresholds and the most
+#: regions of a text detector are PaddleOCR's. With 0 a request gets no more labels than one that asks for none.
 _USUAL: Mapping[str, Mapping[str, Any]] = {
     "classify": {"most": 0},
     "segment": {"threshold": 0.5},
+    "blazeface": {"nms": "weighted"},
     "db": {"threshold": 0.3, "score": 0.6, "most": 1000},
 }
 #: How many boxes an answer may have at most.
@@ -51,11 +52,11 @@ class Post:
 
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
-    `only` names the outputs of the network that count, with commas, all if it is empty. `threshold` is the probability
-    above which a pixel is inside, `unclip` that of DBPostprocess, `text` the least score of a text that is read. `beam`
-    is the width of CTC's beam, 0 for the best class of each step. `stated` are the names of the words with an argument
-    in --post, `words` are the flags of the head:
-    agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
+    `nms` is hard, or weighted for means of the boxes that overlap. `only` names the outputs of the network that count,
+    with commas, all if it is empty. `threshold` is the probability above which a pixel is inside, `unclip` that of
+    DBPostprocess, `text` the least score of a text that is read. `beam` is the width of CTC's beam, 0 for the best
+    class of each step. `stated` are the names of the words with an argument in --post, `words` are the flags: agnostic,
+    rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Post:
     classes: int = 0
     blank: int = 0
     beam: int = 0
+    nms: str = "hard"
     only: str = ""
     threshold: float = 0.5
     unclip: float = 1.5
@@ -127,10 +129,17 @@ def _from_one(word: str, text: str, most: int) -> int:
     return count
 
 
+def _one_of(word: str, text: str, known: Sequence[str]) -> str:
+    if text not in known:
+        raise AttachError(f"--post: expected {' or '.join(f'{word}:{one}' for one in known)}, got '{word}:{text}'")
+    return text
+
+
 _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "score": lambda text: {"score": _number("score", text)},
     "lowest": lambda text: {"lowest": _number("lowest", text)},
     "iou": lambda text: {"iou": _number("iou", text)},
+    "nms": lambda text: {"nms": _one_of("nms", text, ("hard", "weighted"))},
     "max": lambda text: {"most": _from_one("max", text, _MOST)},
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
@@ -156,11 +165,15 @@ _OWN: Mapping[str, tuple[str, ...]] = {
         "output", "threshold", "score", "lowest", "unclip", "max", "text", "beam", "dilate", "sigmoid", "probabilities"
     ),
 }  # fmt: skip
+#: The heads whose boxes may be means of those that overlap.
+_WEIGHTED = ("ssd", "blazeface")
 #: The words that mean nothing to a head with boxes.
 _NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "dilate")
 
 
 def _means_something(kind: str, word: str) -> bool:
+    if word == "nms":
+        return kind in _WEIGHTED
     return word in _OWN[kind] if kind in _OWN else word not in _NO_BOXES
 
 
@@ -243,6 +256,9 @@ def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str]
     if suppressed == "in each class" and post.kind not in ALL_CLASSES:
         suppressed += "; an anchor has its best class alone"
     (report.said if spoken else report.default)("suppression", suppressed, usual)
+    if post.kind in _WEIGHTED:
+        kept = "the mean of boxes that overlap, weighted by their scores" if post.nms == "weighted" else "the best box"
+        (report.said if "nms" in said else report.default)("nms", post.nms, f"{usual}: {kept}")
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:

