@@ -64,13 +64,16 @@ def attach(wish: Wish, name: str) -> Attached:
     if of.said.kind == "db" and not wish.read:
         for word in sorted(of.said.stated & {"text", "beam"}):
             raise AttachError(f"--post: the word {word}: goes with --read")
+    if "turn" in of.said.stated and not wish.turn:
+        raise AttachError("--post: the word turn: goes with --turn")
     reader = reading.reader(wish, of.said.beam, opset, report) if wish.read else None
+    turner = reading.turner(wish, opset, report) if wish.turn else None
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, of.before, of.network)
     this = head.Head(of.network, of.outputs, of.size, of.said, of.labels, report, fixed=not opened.batched)
     if reader:
-        answers, fitted = reading.add(nodes_after, this, reader), reader.labels
+        answers, fitted = reading.add(nodes_after, this, reader, turner), reader.labels
     else:
         answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED

@@ -80,8 +80,8 @@ def add_count(nodes: Nodes, post: Post) -> None:
     settings.add(nodes, settings.SCORE, Setting(post.score))
     ones = nodes.cast(nodes.add("Greater", ["scores", settings.SCORE], "above"), TensorProto.INT32, "above.ones")
     above = nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False)
-    limit = settings.add(nodes, settings.TOP_K, Setting(post.most, 1, post.most, whole=True))
-    settings.at_most(nodes, above, limit, to="count")
+    settings.add(nodes, settings.TOP_K, Setting(post.most, 1, post.most, whole=True))
+    settings.at_most(nodes, above, settings.TOP_K, to="count")
 
 
 def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:

@@ -17,7 +17,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
-PRE, POST, READ = "pre/", "post/", "read/"
+PRE, POST, READ, TURN = "pre/", "post/", "read/", "turn/"
 _TYPES = {
     "TYPE_FP32": TensorProto.FLOAT,
     "TYPE_INT32": TensorProto.INT32,
@@ -57,7 +57,7 @@ def free_name(name: str) -> str:
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
         "score", "masks", "mask_geometry", "quads", "texts", *settings.NAMES,
     )  # fmt: skip
-    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ)) else name
+    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ, TURN)) else name
 
 
 def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:

@@ -35,22 +35,29 @@ def _check_floats(head: Head, output: Output) -> None:
         raise AttachError(f"--post: {head.post.kind} needs scores, and {output} has integers ({output.dtype})")
 
 
-def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+def scores(nodes: Nodes, head: Head) -> tuple[str, int, str]:
+    """Returns the scores of a classifier [n, c], c, and what TopKLabels makes probabilities of them with. Raises
+    AttachError."""
     x, output, classes = _flat(nodes, head)
-    if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
-        raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
     activation = _activation(head, output, classes)
     if classes == 1 and head.labels is not None and len(head.labels) == 2:
-        x, classes, activation = _two_classes(nodes, x, output, activation), 2, "none"
+        return _two_classes(nodes, x, output, activation), 2, "none"
+    return x, classes, activation
+
+
+def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
+        raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
+    x, classes, activation = scores(nodes, head)
     k = min(int(head.post.argument or 5), classes)
     most = min(max(head.post.most, k), classes)
     nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=most, activation=activation)
     enough = _enough(nodes, head, "scores", [-1, 1])
     count = nodes.reduce("ReduceSum", nodes.cast(enough, TensorProto.INT32, "ones"), 1, "enough.count", keepdims=False)
-    limit = settings.add(nodes, settings.TOP_K, Setting(k, 1, most, whole=True))
+    settings.add(nodes, settings.TOP_K, Setting(k, 1, most, whole=True))
     may = f"a request may say 1 to {most}"
     (head.report.said if head.post.argument else head.report.default)("labels at most", k, may)
-    settings.at_most(nodes, count, limit, to="count")
+    settings.at_most(nodes, count, settings.TOP_K, to="count")
     outputs = [
         Answer("labels", "TYPE_INT32", (most,), labels=head.labels is not None),
         Answer("scores", "TYPE_FP32", (most,)),
@@ -153,13 +160,13 @@ def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
 def _inside(nodes: Nodes, head: Head, output: Output, x: str) -> str:
     """Adds whether the probability of the one class is above the input `mask_threshold`. A logit is compared with that
     of the threshold."""
-    level = settings.add(nodes, settings.MASK, Setting(head.post.threshold))
+    level = nodes.reshape(settings.add(nodes, settings.MASK, Setting(head.post.threshold)), [-1, 1, 1, 1], "level")
     if _activation(head, output, 1) == "sigmoid":
         other = nodes.add("Sub", [nodes.constant("one", 1.0), level], "level.other")
         level = nodes.add("Log", [nodes.add("Div", [level, other], "level.odds")], "level.logit")
     told = head.report.said if "threshold" in head.post.stated else head.report.default
     told("map", f"1 where the one class is above {head.post.threshold:g}, else 0", ANY)
-    return nodes.add("Greater", [x, nodes.reshape(level, [-1, 1, 1, 1], "level")], "inside")
+    return nodes.add("Greater", [x, level], "inside")
 
 
 def text(nodes: Nodes, head: Head, count: str) -> int:

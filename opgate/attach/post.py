@@ -54,9 +54,10 @@ class Post:
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
     `nms` is hard, or weighted for means of the boxes that overlap. `only` names the outputs of the network that count,
     with commas, all if it is empty. `threshold` is the probability above which a pixel is inside, `unclip` that of
-    DBPostprocess, `text` the least score of a text that is read. `beam` is the width of CTC's beam, 0 for the best
-    class of each step. `stated` are the names of the words with an argument in --post, `words` are the flags: agnostic,
-    rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
+    DBPostprocess, `text` the least score of a text that is read, and `turn` that above which a line is turned. `beam`
+    is the width of CTC's beam, 0 for the best class of each step. `stated` are the names of the words with an argument
+    in --post, `words` are the flags: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
+    background-last, dilate.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Post:
     threshold: float = 0.5
     unclip: float = 1.5
     text: float = 0.5
+    turn: float = 0.9
     words: frozenset[str] = frozenset()
     stated: frozenset[str] = frozenset()
 
@@ -148,6 +150,7 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "threshold": lambda text: {"threshold": _number("threshold", text)},
     "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
     "text": lambda text: {"text": _number("text", text)},
+    "turn": lambda text: {"turn": _number("turn", text)},
 }
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
@@ -162,13 +165,14 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "segment": ("output", "threshold", "sigmoid", "softmax", "probabilities"),
     "ctc": ("output", "score", "blank", "beam", "sigmoid", "softmax", "probabilities"),
     "db": (
-        "output", "threshold", "score", "lowest", "unclip", "max", "text", "beam", "dilate", "sigmoid", "probabilities"
+        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "dilate", "sigmoid",
+        "probabilities",
     ),
 }  # fmt: skip
 #: The heads whose boxes may be means of those that overlap.
 _WEIGHTED = ("ssd", "blazeface")
 #: The words that mean nothing to a head with boxes.
-_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "dilate")
+_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "turn", "dilate")
 
 
 def _means_something(kind: str, word: str) -> bool:

@@ -14,25 +14,29 @@ SCORE, TOP_K = "score_threshold", "top_k"
 #: From which overlap on boxes are suppressed, from which probability on a pixel is inside, and which mean a region of
 #: text must have that is read.
 IOU, MASK, BOX = "iou_threshold", "mask_threshold", "box_threshold"
+#: Above which score a line is turned.
+TURN = "turn_threshold"
 #: The status of a row whose setting is beyond its bounds. ImagePreprocess has those below.
-_CODES = {SCORE: 5, IOU: 6, TOP_K: 7, MASK: 8, BOX: 9}
+_CODES = {SCORE: 5, IOU: 6, TOP_K: 7, MASK: 8, BOX: 9, TURN: 10}
 NAMES = tuple(_CODES)
 
 
 def add(nodes: Nodes, name: str, setting: Setting) -> str:
-    """Adds an input, f32 or i32 [n, 1]. Returns a tensor [n] of it, [1] where no request states it."""
+    """Adds an input, f32 or i32 [n, 1], or [1, 1] where no request states it. Returns its name."""
     nodes.settings[name] = setting
-    return nodes.reshape(name, [-1], f"{name}.flat")
+    return name
 
 
 def each_picture(nodes: Nodes, setting: str, least: float = 0) -> str:
-    """Adds a setting of `add` with a number for each picture, f32 [n], at least `least`."""
-    held = nodes.add("Max", [setting, nodes.constant("least", least)], f"{setting}.held")
+    """Adds a setting with a number for each picture, f32 [n], at least `least`."""
+    flat = nodes.reshape(setting, [-1], f"{setting}.flat")
+    held = nodes.add("Max", [flat, nodes.constant("least", least)], f"{setting}.held")
     return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], f"{setting}.rows")], f"{setting}.each")
 
 
-def at_most(nodes: Nodes, count: str, limit: str, *, to: str) -> None:
+def at_most(nodes: Nodes, count: str, setting: str, *, to: str) -> None:
     """Adds the lesser of i32 [n] and a setting."""
+    limit = nodes.reshape(setting, [-1], f"{setting}.flat")
     nodes.add("Where", [nodes.add("Less", [limit, count], "limited"), limit, count], "held", to=to)
 
 

@@ -50,6 +50,9 @@ def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
         ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:5"),
         ((file, *to, "--post", "classify", "--like", "a:b"), "--like and --examples go together"),
         ((file, *to, "--post", "classify", "--pre", "nonsense"), "--pre: what is 'nonsense'?"),
+        ((file, *to, "--read-pre", "height:48"), "--read-pre goes with --read"),
+        ((file, *to, "--turn", file), "--turn goes with --read"),
+        ((file, *to, "--read", file, "--turn-pre", "height:48"), "--turn-pre goes with --turn"),
     ]:
         status, said = run(*arguments)
         assert status == 1 and message in said and said.count("\n") == 1, said

@@ -247,3 +247,38 @@ def test_rapidocr_finds_and_reads_text(made: Make) -> None:
         near = [agreement(found, of_function([{"polygon": quad, "score": score}])) for quad, _, score in own]
         best = max(near, key=lambda each: each.iou or 0)
         assert best.iou and best.iou > 0.85 and best.score < 0.05
+
+
+def test_rapidocr_turns_lines_that_are_upside_down(made: Make) -> None:
+    file = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx")
+    model = made(
+        file,
+        pre="half",
+        post="db score:0.5 unclip:1.6 dilate",
+        read=file.with_name("ch_PP-OCRv4_rec_infer.onnx"),
+        read_pre="height:48",
+        turn=file.with_name("ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+        turn_pre="height:48 widest:192 bucket:0 bgr half",
+    )
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine = RapidOCR()
+    page = Image.new("RGB", (760, 560), (245, 245, 240))
+    for number, text in enumerate(WORDS):
+        each = line(text, 24 + 3 * number)
+        page.paste(each.rotate(180) if number % 3 == 1 else each, (30 + 40 * number, 20 + 70 * number))
+    page.paste(line(WORDS[0], 28).rotate(90, expand=True), (640, 60))
+    read = set()
+    for pixels in (page, page.rotate(180), page.rotate(4, fillcolor=(245, 245, 240)), page.rotate(180).rotate(3)):
+        bgr = np.asarray(pixels)[..., ::-1]
+        own, without = (engine(bgr.copy(), use_cls=use)[0] for use in (True, False))
+        (answer,) = model.predict(encoded(pixels))
+        texts = [record["text"] for record in answer["predictions"]]
+        # A crop of the package has whole numbers of pixels, so that a space may be read or not.
+        ours, theirs, unturned = (
+            sorted(text.replace(" ", "") for text in each)
+            for each in (texts, [text for _, text, _ in own], [text for _, text, _ in without])
+        )
+        assert ours == theirs != unturned and len(ours) >= 6
+        read |= set(texts)
+    assert read >= set(WORDS)
