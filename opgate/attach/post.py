@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opgate.attach.report import AttachError, Report
+from opgate.attach.report import AttachError, Report, did_you_mean
 
 #: The heads that answer with boxes, with score and IoU as in the tools of their makers.
 _DETECTORS: Mapping[str, tuple[float, float]] = {
@@ -185,7 +185,8 @@ def kind_of(text: str) -> str:
     """Returns the head that --post names. Raises AttachError."""
     kind = (text.split(maxsplit=1) or [""])[0].partition(":")[0]
     if kind not in _KINDS:
-        raise AttachError(f"--post: what is '{kind}'? Expected one of {', '.join(_KINDS)}")
+        near = did_you_mean(kind, _KINDS)
+        raise AttachError(f"--post: what is '{kind}'?{near} Expected one of {', '.join(_KINDS)}")
     return kind
 
 
@@ -210,7 +211,7 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
             flags.add(word)
         else:
             expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
-            raise AttachError(f"--post: what is '{word}'? Expected {expected}")
+            raise AttachError(f"--post: what is '{word}'?{did_you_mean(word, _FLAGS, _WORDS)} Expected {expected}")
     if post.detects and kind == "yolox" and "per-class" not in flags:
         flags.add("agnostic")
     post = replace(post, words=frozenset(flags), stated=frozenset(said))
