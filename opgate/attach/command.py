@@ -23,7 +23,8 @@ def attach(
     input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",
     max_batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch.", show_default="8")] = None,
     draw: Annotated[
-        bool, typer.Option("--draw", help="Also answer with a picture: boxes drawn into it, or the map of classes.")
+        bool,
+        typer.Option("--draw", help="Also answer with a picture: boxes or texts drawn into it, or the map of classes."),
     ] = False,
     like: Annotated[
         str, typer.Option(help="module:function, a function of yours from a picture to its answer, to compare with.")

@@ -119,7 +119,6 @@ def test_a_map_of_one_class_is_text_or_a_segment(tmp_path: Path) -> None:
         ({"post": "db unclip:11"}, "--post: expected unclip:0 to unclip:10, got 'unclip:11'"),
         ({"post": "db unclip:much"}, "--post: expected unclip:0 to unclip:10"),
         ({"post": "db", "labels": "a,b"}, "--labels: db finds regions of text, which have no labels"),
-        ({"post": "db", "draw": True}, "--draw: the network gives neither boxes nor a map"),
     ],
 )
 def test_what_a_text_detector_refuses(tmp_path: Path, said: dict[str, Any], message: str) -> None:
