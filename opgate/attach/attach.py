@@ -29,7 +29,7 @@ from opgate.attach import (
     words,
 )
 from opgate.attach.known import Known, Wish, known
-from opgate.attach.nodes import Nodes
+from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
 from opgate.attach.trials import examples_in
@@ -43,12 +43,12 @@ _COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A model that is ready to be written. `optional` are inputs that a request may leave out, `beside` the graphs and
+    """A model that is ready to be written. `settings` are inputs that a request may leave out, `beside` the graphs and
     configs of models that it needs, by their names."""
 
     model: onnx.ModelProto
     config: str
-    optional: Sequence[str]
+    settings: Mapping[str, Setting]
     labels: Sequence[str] | None
     report: Report
     beside: Mapping[str, tuple[onnx.ModelProto | None, str]]
@@ -62,16 +62,18 @@ def attach(wish: Wish, name: str) -> Attached:
     if wish.read and of.said.kind != "db":
         raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")
     if of.said.kind == "db" and not wish.read:
-        for word in wish.post.split():
-            if word.startswith(("text:", "beam:")):
-                raise AttachError(f"--post: the word {word.partition(':')[0]}: goes with --read")
+        for word in sorted(of.said.stated & {"text", "beam"}):
+            raise AttachError(f"--post: the word {word}: goes with --read")
+    if "turn" in of.said.stated and not wish.turn:
+        raise AttachError("--post: the word turn: goes with --turn")
     reader = reading.reader(wish, of.said.beam, opset, report) if wish.read else None
+    turner = reading.turner(wish, opset, report) if wish.turn else None
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, of.before, of.network)
     this = head.Head(of.network, of.outputs, of.size, of.said, of.labels, report, fixed=not opened.batched)
     if reader:
-        answers, fitted = reading.add(nodes_after, this, reader), reader.labels
+        answers, fitted = reading.add(nodes_after, this, reader, turner), reader.labels
     else:
         answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED
@@ -80,16 +82,16 @@ def attach(wish: Wish, name: str) -> Attached:
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, opened, of, report)
     batch = _batch_size(wish, opened, of.before, report)
-    beside = drawing.models(name, answers, fitted, list(nodes_after.defaults)) if wish.draw else {}
+    beside = drawing.models(name, answers, fitted, nodes_after.settings) if wish.draw else {}
     config = folder.config_text(
         name,
         answers,
         batch,
         labelled=fitted is not None,
-        optional=nodes_after.defaults,
+        settings=nodes_after.settings,
         picture_model=f"{name}{drawing.PICTURE}" if wish.draw else "",
     )
-    return Attached(joined, config, tuple(nodes_after.defaults), fitted, report, beside)
+    return Attached(joined, config, nodes_after.settings, fitted, report, beside)
 
 
 def _adds(said: post.Post) -> Callable[[Nodes, head.Head], tuple[post.Answers, int]]:
@@ -154,7 +156,7 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
     if overwrite:
         _remove_stale(attached, to)
     sample = json.dumps(_short(answer), ensure_ascii=False)
-    readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.optional)
+    readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.settings)
     for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")

@@ -23,7 +23,8 @@ def attach(
     input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",
     max_batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch.", show_default="8")] = None,
     draw: Annotated[
-        bool, typer.Option("--draw", help="Also answer with a picture: boxes drawn into it, or the map of classes.")
+        bool,
+        typer.Option("--draw", help="Also answer with a picture: boxes or texts drawn into it, or the map of classes."),
     ] = False,
     like: Annotated[
         str, typer.Option(help="module:function, a function of yours from a picture to its answer, to compare with.")
@@ -35,6 +36,15 @@ def attach(
         Path | None, typer.Option(exists=True, dir_okay=False, help="An ONNX file that reads the lines that db finds.")
     ] = None,
     read_pre: Annotated[str, typer.Option(help="Words for the pre-processing of --read, such as height:48.")] = "",
+    turn: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="An ONNX file that tells which lines of --read are upside down."
+        ),
+    ] = None,
+    turn_pre: Annotated[
+        str, typer.Option(help='Words for the pre-processing of --turn: "height:48 widest:192 bucket:0 bgr half".')
+    ] = "",
     library: Annotated[
         Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
     ] = None,
@@ -57,14 +67,21 @@ def attach(
     try:
         if bool(like) != (examples is not None):
             raise AttachError("--like and --examples go together")
-        if read_pre and read is None:
-            raise AttachError("--read-pre goes with --read")
+        for option, other, wrong in (
+            ("--read-pre", "--read", read_pre and read is None),
+            ("--turn", "--read", turn is not None and read is None),
+            ("--turn-pre", "--turn", turn_pre and turn is None),
+        ):
+            if wrong:
+                raise AttachError(f"{option} goes with {other}")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
         if examples is not None:
             find(like, examples)  # a mistake in them is found before anything is written
         attached = made(
-            Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre),
+            Wish(
+                model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre, turn, turn_pre
+            ),
             to.resolve().name,
         )
         command = shlex.join(["opgate", *sys.argv[1:]])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from opgate.attach import distances, faces, queries, settings, yolo
+from opgate.attach import distances, faces, queries, settings, weighted, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
-from opgate.attach.nodes import Nodes
+from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ALL_CLASSES, Answers, Post, detections
 from opgate.attach.report import AttachError
 
@@ -38,43 +39,49 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     post, listed_classes = head.post, head.post.kind in ("end2end", "boxes")
     if boxes.classes > 1 and "agnostic" not in post.words and post.kind not in ALL_CLASSES:
         boxes = _best_class(nodes, boxes)
-    attributes = {
+    attributes: dict[str, Any] = {
         "score_threshold": least_score(post),
         "iou_threshold": post.iou,
         "max_detections": post.most,
-        "box_format": "xyxy" if boxes.corners else "cxcywh",
         "class_agnostic": int("agnostic" in post.words),
-        "classes": boxes.classes,
-        "layout": "anchors_first" if boxes.rows else "channels_first",
-        "objectness": int(boxes.objectness),
     }
     boxes = replace(boxes, name=head.rows(nodes, boxes.name, 3))
-    labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
-    indices = f"{nodes.prefix}indices"
+    own = [overlaps(nodes, post)] if post.iou < 1 else []
     counted = f"{nodes.prefix}count"
-    outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
-    inputs = [boxes.name, "geometry", *([_overlaps(nodes, post.iou)] if post.iou < 1 else [])]
-    nodes.add_op("DetectionPostprocess", inputs, outputs, "detections", **attributes)
-    if listed_classes:
-        _given_labels(nodes, boxes.name, indices)
-    threshold(nodes, post.score)
-    answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
+    if post.nms == "weighted":
+        more = weighted.add(nodes, head, boxes, own, ["scores", "labels", counted], attributes)
+    else:
+        attributes |= {
+            "box_format": "xyxy" if boxes.corners else "cxcywh",
+            "classes": boxes.classes,
+            "layout": "anchors_first" if boxes.rows else "channels_first",
+            "objectness": int(boxes.objectness),
+        }
+        labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
+        indices = f"{nodes.prefix}indices"
+        outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
+        nodes.add_op("DetectionPostprocess", [boxes.name, "geometry", *own], outputs, "detections", **attributes)
+        if listed_classes:
+            _given_labels(nodes, boxes.name, indices)
+        more = beside(indices) if beside else []
+    add_count(nodes, post)
+    answers = detections(post.most, head.labels is not None, more)
     return answers, 0 if listed_classes else boxes.classes
 
 
-def _overlaps(nodes: Nodes, default: float) -> str:
-    """Adds the IoU threshold of each picture, f32 [n], at least 0: that of the input `iou_threshold`."""
-    settings.add(nodes, settings.IOU, default)
-    held = nodes.add("Max", [nodes.reshape(settings.IOU, [-1], "iou.flat"), nodes.constant("nothing", 0.0)], "iou.held")
-    return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], "iou.rows")], "iou.each")
+def overlaps(nodes: Nodes, post: Post) -> str:
+    """Adds the IoU threshold of each picture, f32 [n]: that of the input `iou_threshold`."""
+    return settings.each_picture(nodes, settings.add(nodes, settings.IOU, Setting(post.iou)))
 
 
-def threshold(nodes: Nodes, default: float) -> None:
-    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
-    settings.add(nodes, settings.THRESHOLD, default)
-    above = nodes.add("Greater", ["scores", settings.THRESHOLD], "above")
-    ones = nodes.cast(above, TensorProto.INT32, "above.ones")
-    nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False, to="count")
+def add_count(nodes: Nodes, post: Post) -> None:
+    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`, at most the
+    input `top_k`."""
+    settings.add(nodes, settings.SCORE, Setting(post.score))
+    ones = nodes.cast(nodes.add("Greater", ["scores", settings.SCORE], "above"), TensorProto.INT32, "above.ones")
+    above = nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False)
+    settings.add(nodes, settings.TOP_K, Setting(post.most, 1, post.most, whole=True))
+    settings.at_most(nodes, above, settings.TOP_K, to="count")
 
 
 def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
@@ -85,7 +92,7 @@ def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
     before = nodes.slice(boxes.name, axis, 0, first, "before_classes")
     after = nodes.slice(boxes.name, axis, first + boxes.classes, 2**31 - 1, "after_classes")
     name = nodes.add("Concat", [before, kept, after], "best_head", axis=axis)
-    return Boxes(name, boxes.classes, boxes.rows, boxes.objectness, boxes.corners)
+    return replace(boxes, name=name)
 
 
 def of_best_class(nodes: Nodes, scores: str, classes: int, axis: int) -> str:

@@ -1,4 +1,4 @@
-"""The models that draw the boxes of a detector on the picture that it got, or the map of classes of a segmenter."""
+"""The models that draw boxes, polygons and texts on the picture that they were found in, or a map of classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from opgate.attach.folder import LIBRARY, MADE
-from opgate.attach.nodes import OPS, Nodes
+from opgate.attach.nodes import OPS, Nodes, Setting
 from opgate.attach.painting import painted
 from opgate.attach.post import Answers
 from opgate.attach.report import AttachError
@@ -18,55 +18,70 @@ from opgate.attach.report import AttachError
 DRAW, PICTURE = "_draw", "_picture"
 #: By the name of an input of the model that draws: its type and dims in a config, and its type and shape in a graph.
 Rows = Mapping[str, tuple[str, str, int, Sequence[int | str]]]
-_BOXES: Rows = {
-    "boxes": ("TYPE_FP32", "1, -1, 4", TensorProto.FLOAT, [1, "k", 4]),
-    "scores": ("TYPE_FP32", "1, -1", TensorProto.FLOAT, [1, "k"]),
-    "labels": ("TYPE_INT32", "1, -1", TensorProto.INT32, [1, "k"]),
-    "count": ("TYPE_INT32", "1, 1", TensorProto.INT32, [1, 1]),
-}
+#: The outputs that belong to boxes and to polygons, in the order in which DrawBoundingBoxes and DrawPolygons take them.
+_BOXES = ("boxes", "scores", "labels", "count")
+_POLYGONS = ("quads", "scores", "labels", "texts", "count")
+_TYPES = {"TYPE_FP32": TensorProto.FLOAT, "TYPE_INT32": TensorProto.INT32, "TYPE_UINT8": TensorProto.UINT8}
 _OPSET, _IR_VERSION = 17, 8
 
 
 def models(
-    name: str, answers: Answers, labels: Sequence[str] | None, optional: Sequence[str] = ()
+    name: str, answers: Answers, labels: Sequence[str] | None, settings: Mapping[str, Setting]
 ) -> Mapping[str, tuple[onnx.ModelProto | None, str]]:
     """Returns the models beside a model `name` by their own names: their graph, None for an ensemble, and their config.
-    `optional` are inputs of the model that a request may leave out.
+    `settings` are inputs of the model that a request may leave out.
 
-    Raises AttachError for answers with neither boxes nor a map of classes."""
+    Raises AttachError for answers with neither boxes, polygons nor a map of classes."""
     names = {answer.name for answer in answers.outputs}
-    if _BOXES.keys() <= names:
-        rows = {**_BOXES, **_masks(answers)}
+    if "boxes" in names:
+        rows = _rows(answers, [*_BOXES, *answers.masks[:2]])
         graph, taken = _boxes(labels or (), rows, answers.masks), ["data", *rows]
+    elif "quads" in names:
+        rows = _rows(answers, _POLYGONS)
+        graph, taken = _polygons(labels or (), rows), ["data", *rows]
     elif "classes" in names:
-        (height, width) = next(answer.dims for answer in answers.outputs if answer.name == "classes")
-        rows = {"classes": ("TYPE_UINT8", f"1, {height}, {width}", TensorProto.UINT8, [1, height, width])}
-        graph, taken = _map(rows, height, width), list(rows)
+        rows = _rows(answers, ["classes"])
+        graph, taken = _map(rows), list(rows)
     else:
-        raise AttachError("--draw: the network gives neither boxes nor a map of classes")
+        raise AttachError("--draw: the network gives neither boxes, polygons nor a map of classes")
     return {
         f"{name}{DRAW}": (graph, _draw_config(f"{name}{DRAW}", rows, taken)),
-        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken, optional)),
+        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken, settings)),
     }
 
 
-def _map(rows: Rows, height: int, width: int) -> onnx.ModelProto:
+def _rows(answers: Answers, names: Sequence[str]) -> Rows:
+    """Returns the inputs of the model that draws for those of the outputs that are there."""
+    outputs = {answer.name: answer for answer in answers.outputs}
+    rows = dict[str, tuple[str, str, int, Sequence[int | str]]]()
+    for name in names:
+        if name in outputs:
+            datatype, dims = outputs[name].datatype, (1, *outputs[name].dims)
+            shape = [f"{name}_{i}" if size == -1 else size for i, size in enumerate(dims)]
+            rows[name] = (datatype, ", ".join(map(str, dims)), _TYPES[datatype], shape)
+    return rows
+
+
+def _map(rows: Rows) -> onnx.ModelProto:
     """classes u8 [1, height, width] -> picture u8 [m]: a grey PNG whose pixels are the numbers of the classes."""
     nodes = Nodes(_OPSET, "draw/")
-    nodes.add_op(
-        "EncodeImage", [nodes.reshape("classes", [height, width, 1], "map")], ["picture"], "encode", format="png"
-    )
+    _, height, width = rows["classes"][3]
+    grey = nodes.reshape("classes", [int(height), int(width), 1], "map")
+    nodes.add_op("EncodeImage", [grey], ["picture"], "encode", format="png")
     return _graph(nodes, rows, [])
 
 
-def _masks(answers: Answers) -> Rows:
-    """Returns the inputs of the model that draws for masks and how they lie in the picture, none without masks."""
-    dims = {answer.name: answer.dims for answer in answers.outputs if answer.name in answers.masks[:2]}
-    types = {3: ("TYPE_UINT8", TensorProto.UINT8), 1: ("TYPE_FP32", TensorProto.FLOAT)}
-    return {
-        name: (types[len(shape)][0], ", ".join(map(str, (1, *shape))), types[len(shape)][1], [1, *shape])
-        for name, shape in dims.items()
-    }
+def _polygons(labels: Sequence[str], rows: Rows) -> onnx.ModelProto:
+    """data u8 [1, size] and one row of polygons -> picture u8 [m]: a JPEG of the picture with the polygons on it, and
+    their labels or texts."""
+    nodes = Nodes(_OPSET, "draw/")
+    row = {each: nodes.add("Squeeze", [each, nodes.ints("batch", [0])], each) for each in ("data", *rows)}
+    nodes.add_op("DecodeImage", [row["data"]], ["decoded"], "decode")
+    attributes = {"names": "\n".join(labels)} if labels else {}
+    taken = ["decoded", *(row.get(each, "") for each in _POLYGONS)]
+    nodes.add_op("DrawPolygons", taken, ["drawn"], "polygons_drawn", **attributes)
+    nodes.add_op("EncodeImage", ["drawn"], ["picture"], "encode")
+    return _graph(nodes, rows, [helper.make_tensor_value_info("data", TensorProto.UINT8, [1, "size"])])
 
 
 def _boxes(labels: Sequence[str], rows: Rows, masks: Sequence[str]) -> onnx.ModelProto:
@@ -108,12 +123,13 @@ def _draw_config(name: str, rows: Rows, taken: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], optional: Sequence[str]) -> str:
+def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], settings: Mapping[str, Setting]) -> str:
     def maps(kind: str, names: Sequence[str]) -> str:
         return " ".join(f'{kind}_map {{ key: "{each}" value: "{each}" }}' for each in names)
 
     more = "".join(
-        f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }}\n' for each in optional
+        f'input {{ name: "{each}" data_type: {setting.datatype} dims: [ 1, 1 ] optional: true }}\n'
+        for each, setting in settings.items()
     )
     first, second, own = (json.dumps(each, ensure_ascii=False) for each in (name, f"{name}{DRAW}", f"{name}{PICTURE}"))
     return (
@@ -123,7 +139,7 @@ def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], optio
         f"{more}"
         'output { name: "picture" data_type: TYPE_UINT8 dims: [ -1 ] }\n'
         "ensemble_scheduling {\n"
-        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data', *optional])} "
+        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data', *settings])} "
         f"{maps('output', rows)} }}\n"
         f"  step {{ model_name: {second} model_version: -1 {maps('input', taken)} "
         f"{maps('output', ['picture'])} }}\n}}\n"

@@ -32,9 +32,9 @@ def blazeface(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     moved = nodes.constant("centres", np.concatenate([centre, 0 * centre, *[centre] * _BLAZE_POINTS], 1)[None])
     placed = nodes.add("Add", [x, moved], "placed")
     score = nodes.add("Sigmoid", [nodes.float(logits.name, logits.dtype, "logits")], "probabilities")
-    joined = nodes.add("Concat", [nodes.slice(placed, 2, 0, 4, "boxes"), score], "joined", axis=2)
     points = nodes.slice(placed, 2, 4, 16, "points.all")
-    return Boxes(joined, 1, True), lambda indices: [
+    joined = nodes.add("Concat", [nodes.slice(placed, 2, 0, 4, "boxes"), score, points], "joined", axis=2)
+    return Boxes(joined, 1, True, points=_BLAZE_POINTS), lambda indices: [
         mapped_points(nodes, gathered(nodes, points, indices, "points"), indices, head.post.most, _BLAZE_POINTS, 2)
     ]
 

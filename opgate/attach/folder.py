@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from opgate.attach import settings
+from opgate.attach.nodes import Setting
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import Report
+from opgate.attach.settings import messages
 
 LIBRARY = "libopgate_onnxruntime.so"
 LABELS = "labels.txt"
@@ -28,11 +29,11 @@ def config_text(
     max_batch_size: int,
     *,
     labelled: bool,
-    optional: Iterable[str] = (),
+    settings: Mapping[str, Setting],
     picture_model: str = "",
 ) -> str:
-    """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`. `optional` are inputs
-    with one number for each picture that a request may leave out. `picture_model` answers with a picture.
+    """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`. `settings` are inputs
+    that a request may leave out. `picture_model` answers with a picture.
 
     With a `max_batch_size` of 1 there is no dynamic batching.
     """
@@ -42,7 +43,10 @@ def config_text(
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch_size}",
         'input { name: "data" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true }',
-        *(f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ 1 ] optional: true }}' for each in optional),
+        *(
+            f'input {{ name: "{each}" data_type: {setting.datatype} dims: [ 1 ] optional: true }}'
+            for each, setting in settings.items()
+        ),
         'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_INT32 '
         'source_input: "data" }',
         *(
@@ -55,7 +59,7 @@ def config_text(
     lines.append(f'model_operations {{ op_library_filename: "{LIBRARY}" }}')
     parameters = {
         "row_status_output": "status",
-        "row_status_messages": _MESSAGES + settings.messages(optional),
+        "row_status_messages": _MESSAGES + messages(settings),
         "predict_count_output": answers.count,
         "predict_text_output": answers.text,
         "predict_mask_outputs": ",".join(answers.masks),
@@ -78,10 +82,10 @@ def _output(answer: Answer, labelled: bool) -> str:
 
 
 def readme_text(
-    name: str, repository: Path, command: str, report: Report, sample: str, optional: Iterable[str] = ()
+    name: str, repository: Path, command: str, report: Report, sample: str, settings: Mapping[str, Setting]
 ) -> str:
     """Returns a README: how to serve the model, a request, what it answers, and how it was made. `sample` is the answer
-    to a grey picture in JSON, `optional` the inputs that a request may leave out."""
+    to a grey picture in JSON, `settings` the inputs that a request may leave out."""
     return f"""# {name}
 
 Made by
@@ -97,7 +101,7 @@ opgate serve --model-repository {shlex.quote(str(repository))}
 curl localhost:8000/predict/{quote(name)} -H 'Content-Type: image/jpeg' --data-binary @picture.jpg
 ```
 
-{_optional(name, optional)}The answer to a grey picture:
+{_settings(name, settings)}The answer to a grey picture:
 
 ```json
 {sample}
@@ -115,12 +119,15 @@ A file that is no picture, or a broken one, is answered with 400 and the reason,
 """
 
 
-def _optional(model: str, names: Iterable[str]) -> str:
-    """Returns how a request states an input that it may leave out, for each."""
-    return "".join(
-        f"A request may state its own {name}, in a form:\n\n```sh\ncurl localhost:8000/predict/{quote(model)} -F "
-        f"data=@picture.jpg -F {name}=0.6\n```\n\n"
-        for name in names
+def _settings(model: str, settings: Mapping[str, Setting]) -> str:
+    """Returns how a request states the inputs that it may leave out."""
+    if not settings:
+        return ""
+    bounds = ", ".join(f"{name} from {each.least:g} to {each.most:g}" for name, each in settings.items())
+    stated = " ".join(f"-F {name}={each.default:g}" for name, each in settings.items())
+    return (
+        f"A request may state its own {bounds}, in a form or in the query of its URL. Without, they are as here:\n\n"
+        f"```sh\ncurl localhost:8000/predict/{quote(model)} -F data=@picture.jpg {stated}\n```\n\n"
     )
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from opgate.attach import settings
 from opgate.attach.nodes import OLDEST_OPSET, OPS, Nodes
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError
@@ -16,7 +17,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
-PRE, POST, READ = "pre/", "post/", "read/"
+PRE, POST, READ, TURN = "pre/", "post/", "read/", "turn/"
 _TYPES = {
     "TYPE_FP32": TensorProto.FLOAT,
     "TYPE_INT32": TensorProto.INT32,
@@ -54,9 +55,9 @@ def free_name(name: str) -> str:
     """Returns the name itself, or another if a served model has a tensor of that name."""
     taken = (
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
-        "score", "score_threshold", "iou_threshold", "masks", "mask_geometry", "quads", "texts",
+        "score", "masks", "mask_geometry", "quads", "texts", *settings.NAMES,
     )  # fmt: skip
-    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ)) else name
+    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ, TURN)) else name
 
 
 def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:
@@ -75,16 +76,23 @@ def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:
 def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, batch: str) -> onnx.ModelProto:
     """Returns the whole graph: `data` u8 and `ends` i32 to the answers and `status`."""
     outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]
+    defaults = [
+        helper.make_tensor(name, _TYPES[setting.datatype], [1, 1], [setting.default])
+        for name, setting in post.settings.items()
+    ]
     graph = helper.make_graph(
         [*pre.nodes, *network.graph.node, *post.nodes],
         network.graph.name or "network",
         [
             helper.make_tensor_value_info("data", TensorProto.UINT8, ["total"]),
             helper.make_tensor_value_info("ends", TensorProto.INT32, [batch]),
-            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}s", 1]) for name in post.defaults),
+            *(
+                helper.make_tensor_value_info(name, _TYPES[setting.datatype], [f"{name}s", 1])
+                for name, setting in post.settings.items()
+            ),
         ],
         [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, batch)) for each in outputs],
-        [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *post.defaults.values()],
+        [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *defaults],
         sparse_initializer=list(network.graph.sparse_initializer),
     )
     imports = [opset for opset in network.opset_import if opset.domain != OPS]

@@ -53,13 +53,15 @@ class Head:
 @dataclass(frozen=True, slots=True)
 class Boxes:
     """A tensor [n, a, 4 + ...] or [n, 4 + ..., a] in f32 for DetectionPostprocess: boxes in pixels of the input, the
-    objectness if there is one, `classes` probabilities, and other channels."""
+    objectness if there is one, `classes` probabilities, and other channels, which begin with the x and y of `points`.
+    """
 
     name: str
     classes: int
     rows: bool
     objectness: bool = False
     corners: bool = False
+    points: int = 0
 
 
 #: What a decoder gives: the boxes, and from their tensor and the places of the kept ones the answers beside them.

@@ -23,8 +23,8 @@ _TRIAL_SIDE = 320
 class Wish:
     """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
     `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes.
-    `examples` is a folder of pictures. `read` is a file that reads the lines that the network finds, and `read_pre` its
-    pre-processing."""
+    `examples` is a folder of pictures. `read` is a file that reads the lines that the network finds, and `turn`
+    one that says which of them are upside down; `read_pre` and `turn_pre` are their pre-processing."""
 
     file: Path
     pre: str = ""
@@ -37,6 +37,8 @@ class Wish:
     examples: Path | None = None
     read: Path | None = None
     read_pre: str = ""
+    turn: Path | None = None
+    turn_pre: str = ""
 
 
 @dataclass(frozen=True, slots=True)

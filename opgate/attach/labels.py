@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from opgate.attach.facts import listed
-from opgate.attach.report import AttachError, Report
+from opgate.attach.report import AttachError, Report, did_you_mean
 
 #: Where exporters write labels in the metadata.
 KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2label")
@@ -45,13 +45,22 @@ def read(
         return labels
     if option != "--labels":
         raise AttachError(
-            f"{option}{said}: expected metadata, or a file with one character a line, and there is no such file"
+            f"{option}{said}: expected metadata, or a file with one character a line, and there is no such file."
+            f"{_near(path)}"
         )
     if "," not in said:
-        raise AttachError(f"--labels: '{said}' is no file: expected one, metadata, or names with commas between them")
+        raise AttachError(
+            f"--labels: '{said}' is no file: expected one, metadata, or names with commas between them.{_near(path)}"
+        )
     labels = [part.strip() for part in said.split(",")]
     report.said("labels", len(labels))
     return labels
+
+
+def _near(path: Path) -> str:
+    """Returns the question whether metadata or another file of the folder was meant."""
+    beside = {file.name for file in path.parent.iterdir() if file.is_file()} if path.parent.is_dir() else set()
+    return did_you_mean(path.name, {"metadata", *beside})
 
 
 def from_file(path: Path) -> list[str]:

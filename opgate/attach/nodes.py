@@ -17,17 +17,32 @@ OPS = "opgate"
 OLDEST_OPSET = 11
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An input that a request may leave out: a number for each picture, from `least` to `most`, `whole` or any."""
+
+    default: float
+    least: float = 0
+    most: float = 1
+    whole: bool = False
+
+    @property
+    def datatype(self) -> str:
+        """The type in a config."""
+        return "TYPE_INT32" if self.whole else "TYPE_FP32"
+
+
 @dataclass(slots=True)
 class Nodes:
     """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
-    caller chooses. `opset` is the version of the standard operators. `defaults` are inputs that a request may leave
+    caller chooses. `opset` is the version of the standard operators. `settings` are inputs that a request may leave
     out."""
 
     opset: int
     prefix: str
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    defaults: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
 
     def add(
         self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any

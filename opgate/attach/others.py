@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from opgate.attach import trials
+from opgate.attach import settings, trials
 from opgate.attach.facts import Output
 from opgate.attach.head import Head
 from opgate.attach.heads import are_probabilities, class_axis
-from opgate.attach.nodes import Nodes
-from opgate.attach.post import Answer, Answers
+from opgate.attach.nodes import Nodes, Setting
+from opgate.attach.post import ANY, Answer, Answers
 from opgate.attach.report import AttachError
 
 
@@ -35,20 +35,43 @@ def _check_floats(head: Head, output: Output) -> None:
         raise AttachError(f"--post: {head.post.kind} needs scores, and {output} has integers ({output.dtype})")
 
 
-def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+def scores(nodes: Nodes, head: Head) -> tuple[str, int, str]:
+    """Returns the scores of a classifier [n, c], c, and what TopKLabels makes probabilities of them with. Raises
+    AttachError."""
     x, output, classes = _flat(nodes, head)
-    if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
-        raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
     activation = _activation(head, output, classes)
     if classes == 1 and head.labels is not None and len(head.labels) == 2:
-        x, classes, activation = _two_classes(nodes, x, output, activation), 2, "none"
+        return _two_classes(nodes, x, output, activation), 2, "none"
+    return x, classes, activation
+
+
+def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
+        raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
+    x, classes, activation = scores(nodes, head)
     k = min(int(head.post.argument or 5), classes)
-    nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=k, activation=activation)
+    most = min(max(head.post.most, k), classes)
+    nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=most, activation=activation)
+    enough = _enough(nodes, head, "scores", [-1, 1])
+    count = nodes.reduce("ReduceSum", nodes.cast(enough, TensorProto.INT32, "ones"), 1, "enough.count", keepdims=False)
+    settings.add(nodes, settings.TOP_K, Setting(k, 1, most, whole=True))
+    may = f"a request may say 1 to {most}"
+    (head.report.said if head.post.argument else head.report.default)("labels at most", k, may)
+    settings.at_most(nodes, count, settings.TOP_K, to="count")
     outputs = [
-        Answer("labels", "TYPE_INT32", (k,), labels=head.labels is not None),
-        Answer("scores", "TYPE_FP32", (k,)),
+        Answer("labels", "TYPE_INT32", (most,), labels=head.labels is not None),
+        Answer("scores", "TYPE_FP32", (most,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
-    return Answers(outputs, [("label", "labels"), ("score", "scores")]), classes
+    return Answers(outputs, [("label", "labels"), ("score", "scores")], "count"), classes
+
+
+def _enough(nodes: Nodes, head: Head, scores: str, shape: Sequence[int]) -> str:
+    """Adds whether scores are at least the input `score_threshold`, which takes a shape for it."""
+    told = head.report.said if "score" in head.post.stated else head.report.default
+    told("score threshold", f"{head.post.score:g}", ANY)
+    least = nodes.reshape(settings.add(nodes, settings.SCORE, Setting(head.post.score)), shape, "least_score")
+    return nodes.add("Not", [nodes.add("Less", [scores, least], "low")], "enough")
 
 
 def _activation(head: Head, output: Output, classes: int) -> str:
@@ -122,24 +145,33 @@ def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         raise AttachError(f"--post: segment takes up to 256 classes, and the output has {classes}")
     x = output.name if numbers else nodes.float(output.name, output.dtype, "maps")
     x = head.rows(nodes, nodes.reshape(x, [0, *shape[1:]], "maps.whole") if len(output.shape) == 3 else x, 4)
+    if "threshold" in head.post.stated and (classes > 1 or numbers):
+        raise AttachError(f"--post: the word threshold: goes with a map of one class, and {output} has none")
     if classes > 1:
         best = nodes.add("ArgMax", [x], "best", axis=axis, keepdims=0)
     else:
-        best = nodes.reshape(x if numbers else _above_half(nodes, head, output, x), [-1, height, width], "above.flat")
+        best = nodes.reshape(x if numbers else _inside(nodes, head, output, x), [-1, height, width], "inside.flat")
     nodes.cast(best, TensorProto.UINT8, "bytes", to="classes")
     named = len(head.labels) if head.labels is not None else 0
     known = 0 if numbers else max(classes, min(named, 2))
     return Answers([Answer("classes", "TYPE_UINT8", (height, width))]), known
 
 
-def _above_half(nodes: Nodes, head: Head, output: Output, x: str) -> str:
-    """Adds whether the probability of the one class is above 0.5. A logit is above 0 there."""
-    logit = _activation(head, output, 1) == "sigmoid"
-    head.report.default("map", "1 where the one class is above 0.5, else 0")
-    return nodes.add("Greater", [x, nodes.constant("half", 0.0 if logit else 0.5)], "above")
+def _inside(nodes: Nodes, head: Head, output: Output, x: str) -> str:
+    """Adds whether the probability of the one class is above the input `mask_threshold`. A logit is compared with that
+    of the threshold."""
+    level = nodes.reshape(settings.add(nodes, settings.MASK, Setting(head.post.threshold)), [-1, 1, 1, 1], "level")
+    if _activation(head, output, 1) == "sigmoid":
+        other = nodes.add("Sub", [nodes.constant("one", 1.0), level], "level.other")
+        level = nodes.add("Log", [nodes.add("Div", [level, other], "level.odds")], "level.logit")
+    told = head.report.said if "threshold" in head.post.stated else head.report.default
+    told("map", f"1 where the one class is above {head.post.threshold:g}, else 0", ANY)
+    return nodes.add("Greater", [x, level], "inside")
 
 
-def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+def text(nodes: Nodes, head: Head, count: str) -> int:
+    """Adds the `labels` and the `score` of a line, and how many labels are used, with the name `count`. Returns the
+    number of classes. Raises AttachError."""
     output = head.output(lambda output: len(output.shape) == 3, "one output [n, steps, classes]")
     _check_floats(head, output)
     x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
@@ -154,11 +186,19 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     head.report.ran("scores", "probabilities" if activation == "none" else "logits")
     attributes = {"blank": head.post.blank, "activation": activation}
     if head.post.beam:
-        outputs = ["labels", "count", f"{nodes.prefix}log_probability"]
+        outputs = ["labels", count, f"{nodes.prefix}log_probability"]
         nodes.add_op("CTCBeamSearch", [x], outputs, "text", beam_width=head.post.beam, **attributes)
         nodes.add("Exp", [outputs[2]], "probability", to="score")
     else:
-        nodes.add_op("CTCGreedyDecode", [x], ["labels", "count", "score"], "text", **attributes)
+        nodes.add_op("CTCGreedyDecode", [x], ["labels", count, "score"], "text", **attributes)
+    return classes
+
+
+def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    count = f"{nodes.prefix}count"
+    classes = text(nodes, head, count)
+    none = nodes.constant("no_text", -1, np.int32)
+    nodes.add("Where", [_enough(nodes, head, "score", [-1]), count, none], "used", to="count")
     answers = [
         Answer("labels", "TYPE_INT32", (-1,), labels=head.labels is not None),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
@@ -167,8 +207,9 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(answers, [("score", "score")], "count", "labels"), classes
 
 
-def regions(nodes: Nodes, head: Head, outputs: Sequence[str]) -> None:
-    """Adds the quads, scores and count of a text detector, with the names of `outputs`. Raises AttachError."""
+def regions(nodes: Nodes, head: Head, outputs: Sequence[str], score: str) -> None:
+    """Adds the quads, scores and count of a text detector, with the names of `outputs`. `score` is the name of the
+    input for the least score of a region. Raises AttachError."""
     output = head.output(lambda output: output.shape[1:2] == (1,), "one output [n, 1, h, w]")
     _check_floats(head, output)
     if output.shape[2:] != head.size:
@@ -178,18 +219,24 @@ def regions(nodes: Nodes, head: Head, outputs: Sequence[str]) -> None:
     if _activation(head, output, 1) == "sigmoid":
         x = nodes.add("Sigmoid", [x], "probabilities")
     post = head.post
+    level = settings.add(nodes, settings.MASK, Setting(post.threshold))
+    least = settings.add(nodes, score, Setting(post.score))
+    inputs = [
+        head.rows(nodes, x, 4),
+        "geometry",
+        settings.each_picture(nodes, level),
+        settings.each_picture(nodes, least, min(post.score, post.lowest)),
+    ]
     attributes = {
-        "threshold": post.threshold,
-        "box_threshold": post.score,
         "unclip_ratio": post.unclip,
         "max_detections": post.most,
         "dilation": int("dilate" in post.words),
     }
-    nodes.add_op("DBPostprocess", [head.rows(nodes, x, 4), "geometry"], outputs, "regions", **attributes)
+    nodes.add_op("DBPostprocess", inputs, outputs, "regions", **attributes)
 
 
 def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
-    regions(nodes, head, ["quads", "scores", "count"])
+    regions(nodes, head, ["quads", "scores", "count"], settings.SCORE)
     outputs = [
         Answer("quads", "TYPE_FP32", (head.post.most, 4, 2)),
         Answer("scores", "TYPE_FP32", (head.post.most,)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opgate.attach.report import AttachError, Report
+from opgate.attach.report import AttachError, Report, did_you_mean
 
 #: The heads that answer with boxes, with score and IoU as in the tools of their makers.
 _DETECTORS: Mapping[str, tuple[float, float]] = {
@@ -29,12 +29,20 @@ ALL_CLASSES = ("picodet", "nanodet")
 COUNTED = ("yolov8", "yolov5", "yolox", "obb")
 #: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
 MASKS = ("masks", "mask_geometry", "boxes")
-#: The score threshold of a text detector and the most regions, as PaddleOCR has them.
-_DB_SCORE, _DB_MOST = 0.6, 1000
+#: What else is usual for some heads. BlazeFace's makers take means of boxes that overlap. The thresholds and the most
+#: regions of a text detector are PaddleOCR's. With 0 a request gets no more labels than one that asks for none.
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "classify": {"most": 0},
+    "segment": {"threshold": 0.5},
+    "blazeface": {"nms": "weighted"},
+    "db": {"threshold": 0.3, "score": 0.6, "most": 1000},
+}
 #: How many boxes an answer may have at most.
 _MOST = 10_000
 #: The widest beam that CTCBeamSearch takes.
 _WIDEST_BEAM = 1000
+#: What a report says of a threshold that a request may set.
+ANY = "a request may say 0 to 1"
 _KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
 
 
@@ -44,10 +52,12 @@ class Post:
 
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
-    `only` names the outputs of the network that count, with commas, all if it is empty. `threshold` and `unclip` are
-    those of DBPostprocess, `text` is the least score of a text that is read. `beam` is the width of CTC's beam, 0 for
-    the best class of each step. `words` are the flags of the head:
-    agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
+    `nms` is hard, or weighted for means of the boxes that overlap. `only` names the outputs of the network that count,
+    with commas, all if it is empty. `threshold` is the probability above which a pixel is inside, `unclip` that of
+    DBPostprocess, `text` the least score of a text that is read, and `turn` that above which a line is turned. `beam`
+    is the width of CTC's beam, 0 for the best class of each step. `stated` are the names of the words with an argument
+    in --post, `words` are the flags: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
+    background-last, dilate.
     """
 
     kind: str
@@ -59,11 +69,14 @@ class Post:
     classes: int = 0
     blank: int = 0
     beam: int = 0
+    nms: str = "hard"
     only: str = ""
-    threshold: float = 0.3
+    threshold: float = 0.5
     unclip: float = 1.5
     text: float = 0.5
+    turn: float = 0.9
     words: frozenset[str] = frozenset()
+    stated: frozenset[str] = frozenset()
 
     @property
     def detects(self) -> bool:
@@ -118,10 +131,17 @@ def _from_one(word: str, text: str, most: int) -> int:
     return count
 
 
+def _one_of(word: str, text: str, known: Sequence[str]) -> str:
+    if text not in known:
+        raise AttachError(f"--post: expected {' or '.join(f'{word}:{one}' for one in known)}, got '{word}:{text}'")
+    return text
+
+
 _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "score": lambda text: {"score": _number("score", text)},
     "lowest": lambda text: {"lowest": _number("lowest", text)},
     "iou": lambda text: {"iou": _number("iou", text)},
+    "nms": lambda text: {"nms": _one_of("nms", text, ("hard", "weighted"))},
     "max": lambda text: {"most": _from_one("max", text, _MOST)},
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
@@ -130,6 +150,7 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "threshold": lambda text: {"threshold": _number("threshold", text)},
     "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
     "text": lambda text: {"text": _number("text", text)},
+    "turn": lambda text: {"turn": _number("turn", text)},
 }
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
@@ -139,17 +160,24 @@ _FLAGS = (
 
 #: The words that mean something to a head that gives no boxes.
 _OWN: Mapping[str, tuple[str, ...]] = {
-    "classify": ("output", "sigmoid", "softmax", "probabilities"),
+    "classify": ("output", "score", "max", "sigmoid", "softmax", "probabilities"),
     "embed": ("output",),
-    "segment": ("output", "sigmoid", "softmax", "probabilities"),
-    "ctc": ("output", "blank", "beam", "sigmoid", "softmax", "probabilities"),
-    "db": ("output", "threshold", "score", "unclip", "max", "text", "beam", "dilate", "sigmoid", "probabilities"),
-}
+    "segment": ("output", "threshold", "sigmoid", "softmax", "probabilities"),
+    "ctc": ("output", "score", "blank", "beam", "sigmoid", "softmax", "probabilities"),
+    "db": (
+        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "dilate", "sigmoid",
+        "probabilities",
+    ),
+}  # fmt: skip
+#: The heads whose boxes may be means of those that overlap.
+_WEIGHTED = ("ssd", "blazeface")
 #: The words that mean nothing to a head with boxes.
-_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "dilate")
+_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "turn", "dilate")
 
 
 def _means_something(kind: str, word: str) -> bool:
+    if word == "nms":
+        return kind in _WEIGHTED
     return word in _OWN[kind] if kind in _OWN else word not in _NO_BOXES
 
 
@@ -157,7 +185,8 @@ def kind_of(text: str) -> str:
     """Returns the head that --post names. Raises AttachError."""
     kind = (text.split(maxsplit=1) or [""])[0].partition(":")[0]
     if kind not in _KINDS:
-        raise AttachError(f"--post: what is '{kind}'? Expected one of {', '.join(_KINDS)}")
+        near = did_you_mean(kind, _KINDS)
+        raise AttachError(f"--post: what is '{kind}'?{near} Expected one of {', '.join(_KINDS)}")
     return kind
 
 
@@ -168,9 +197,7 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     """
     kind, (first, *words) = kind_of(text), text.split()
     score, iou = _DETECTORS.get(kind, (0.0, 0.0))
-    post = Post(kind, first.partition(":")[2], score, iou=iou)
-    if kind == "db":
-        post = replace(post, score=_DB_SCORE, most=_DB_MOST)
+    post = replace(Post(kind, first.partition(":")[2], score, iou=iou), **_USUAL.get(kind, {}))
     origin("head", first, why)
     said, flags = dict[str, str](), set[str]()
     for word in words:
@@ -184,10 +211,10 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
             flags.add(word)
         else:
             expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
-            raise AttachError(f"--post: what is '{word}'? Expected {expected}")
+            raise AttachError(f"--post: what is '{word}'?{did_you_mean(word, _FLAGS, _WORDS)} Expected {expected}")
     if post.detects and kind == "yolox" and "per-class" not in flags:
         flags.add("agnostic")
-    post = replace(post, words=frozenset(flags))
+    post = replace(post, words=frozenset(flags), stated=frozenset(said))
     if post.detects:
         _report_thresholds(post, said, words, report)
     if kind == "db":
@@ -201,10 +228,15 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     return post
 
 
+def _lowest(post: Post) -> str:
+    """Returns which score threshold a request may ask for."""
+    return "a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+
+
 def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None:
     for word, subject, value, why in (
-        ("threshold", "threshold", f"{post.threshold:g}", "from which probability on a pixel is text"),
-        ("score", "score threshold", f"{post.score:g}", "of the mean in a region"),
+        ("threshold", "threshold", f"{post.threshold:g}", f"above which a pixel is text; {ANY}"),
+        ("score", "score threshold", f"{post.score:g}", f"of the mean in a region; {_lowest(post)}"),
         ("unclip", "unclip ratio", f"{post.unclip:g}", "how far a region grows"),
         ("max", "regions at most", f"{post.most}", ""),
     ):
@@ -215,21 +247,23 @@ def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None
 
 def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:
     usual = f"usual for {post.kind}"
-    lowest = (
-        f"{usual}; a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+    (report.said if "score" in said else report.default)(
+        "score threshold", f"{post.score:g}", f"{usual}; {_lowest(post)}"
     )
-    (report.said if "score" in said else report.default)("score threshold", f"{post.score:g}", lowest)
-    (report.said if "max" in said else report.default)("boxes at most", post.most)
+    (report.said if "max" in said else report.default)("boxes at most", post.most, "a request may say fewer")
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    overlap = usual if post.kind == "obb" else f"{usual}; a request may say 0 to 1"
+    overlap = usual if post.kind == "obb" else f"{usual}; {ANY}"
     (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
     spoken = {"agnostic", "per-class"} & set(words)
     suppressed = "across classes" if "agnostic" in post.words else "in each class"
     if suppressed == "in each class" and post.kind not in ALL_CLASSES:
         suppressed += "; an anchor has its best class alone"
     (report.said if spoken else report.default)("suppression", suppressed, usual)
+    if post.kind in _WEIGHTED:
+        kept = "the mean of boxes that overlap, weighted by their scores" if post.nms == "weighted" else "the best box"
+        (report.said if "nms" in said else report.default)("nms", post.nms, f"{usual}: {kept}")
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:

@@ -1,25 +1,29 @@
-"""Reads the lines of text that a detector finds: a second network, which gets an upright crop of each."""
+"""Reads the lines of text that a detector finds: a second network, which gets an upright crop of each. A third one may
+say before which of them are upside down."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach import graph, labels, others, pre
+from opgate.attach import graph, labels, others, pre, settings
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
 from opgate.attach.known import SAY_CHARACTERS, Known, Wish, known
-from opgate.attach.nodes import OPS, Nodes
-from opgate.attach.post import Answer, Answers
+from opgate.attach.nodes import OPS, Nodes, Setting
+from opgate.attach.post import ANY, Answer, Answers
 from opgate.attach.report import AttachError, Report
 from opgate.attach.words import Pre
 
-#: The tensors from which the loop over lines takes a crop and its width, and the number of the line.
-_CROPS, _WIDTHS, _NUMBER, _MORE = (f"{graph.READ}{name}" for name in ("crops", "widths", "number", "more"))
+#: The tensors from which a loop over lines takes the crops, their widths and the number of a line, behind its prefix.
+_CROPS, _WIDTHS, _NUMBER, _MORE = "crops", "widths", "number", "more"
+
+_Made = TypeVar("_Made", "Reader", "Turner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +37,118 @@ class Reader:
     labels: Sequence[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Turner:
+    """A network that says which lines are upside down. `body` is that of a loop over the crops of a picture, whose
+    output for a line is whether it is, with a score above the input `turn_threshold`."""
+
+    before: Pre
+    body: onnx.GraphProto
+
+
 def reader(wish: Wish, beam: int, opset: int, report: Report) -> Reader:
     """Returns the reader in the file of --read for a model with this version of the standard operators. `beam` is the
     width of its beam, 0 for none. Raises AttachError."""
     assert wish.read is not None
-    own = Report()
     head = f"ctc beam:{beam}" if beam else "ctc"
+    of_reader = Wish(wish.read, wish.read_pre, head, wish.labels, libraries=wish.libraries)
+    return _told("reader", "--read", of_reader, report, lambda of, own: _reader(of, opset, own))
+
+
+def turner(wish: Wish, opset: int, report: Report) -> Turner:
+    """Returns what says which lines are upside down, of the file of --turn, for a model with this version of the
+    standard operators. Raises AttachError."""
+    assert wish.turn is not None
+    of_turner = Wish(wish.turn, wish.turn_pre, "classify:1", libraries=wish.libraries)
+    return _told("turner", "--turn", of_turner, report, lambda of, own: _turner(of, opset, own))
+
+
+def _told(name: str, option: str, wish: Wish, report: Report, make: Callable[[Known, Report], _Made]) -> _Made:
+    """Returns what `make` makes of a network. Reports its facts behind a name, and its errors behind an option."""
+    own = Report()
     try:
-        of = known(Wish(wish.read, wish.read_pre, head, wish.labels, libraries=wish.libraries), own)
-        made = _reader(of, opset, own)
+        made = make(known(wish, own), own)
     except AttachError as error:
-        text = str(error).replace("--pre", "--read-pre")
+        text = str(error).replace("--pre", f"{option}-pre")
         text = text.replace(SAY_CHARACTERS, "Say --labels FILE, with one character a line")
-        raise AttachError(f"--read {wish.read.name}: {text}") from None
-    report.facts += [replace(fact, subject=f"reader: {fact.subject}") for fact in own.facts]
+        raise AttachError(f"{option} {wish.file.name}: {text}") from None
+    report.facts += [replace(fact, subject=f"{name}: {fact.subject}") for fact in own.facts]
     return made
 
 
 def _reader(of: Known, opset: int, report: Report) -> Reader:
-    network, before = of.network, of.before
-    if before.fit != "fit_height" or before.channels != 3:
-        raise AttachError("--pre: a reader of lines takes colours, and a word such as height:48")
-    model = _prefixed(_converted(network.model, opset))
-    network = replace(network, model=model, input=_name(network.input))
-    outputs = [replace(output, name=_name(output.name)) for output in of.outputs]
-    line, text = (Nodes(opset, f"{graph.READ}{part}/") for part in ("line", "text"))
-    _add_line(line, before, network)
-    _, classes = others.add(text, Head(network, outputs, of.size, of.said, of.labels, report))
+    text = Nodes(opset, f"{graph.READ}text/")
+    head, nodes, constants = _line(of, opset, graph.READ, report)
+    classes = others.text(text, head, f"{text.prefix}count")
     characters = labels.fitted(of.labels, classes, "ctc", of.said.blank, report)
     steps = _most_steps(of)
     wanted = [
-        helper.make_tensor_value_info(text.add("Identity", [_MORE], "more"), TensorProto.BOOL, [1]),
         helper.make_tensor_value_info(_padded(text, "labels", steps), TensorProto.INT32, [steps]),
         helper.make_tensor_value_info("score", TensorProto.FLOAT, [1]),
     ]
+    return Reader(of.before, _body(graph.READ, nodes, constants, text, wanted), steps, characters)
+
+
+def _turner(of: Known, opset: int, report: Report) -> Turner:
+    way = Nodes(opset, f"{graph.TURN}way/")
+    head, nodes, constants = _line(of, opset, graph.TURN, report)
+    x, classes, activation = others.scores(way, head)
+    if classes != 2:
+        raise AttachError(f"expected two classes, of upright lines and of those that are upside down, got {classes}")
+    named = [number for number, label in enumerate(of.labels or ()) if "180" in label]
+    number = named[0] if len(named) == 1 else 1
+    (report.found if named else report.default)("upside down", f"class {number}")
+    score, label = f"{way.prefix}score", f"{way.prefix}label"
+    way.add_op("TopKLabels", [x], [score, label], "best", k=1, activation=activation)
+    sure = way.add("Greater", [score, settings.TURN], "sure")
+    turned = way.add(
+        "And", [way.add("Equal", [label, way.constant("down", number, np.int32)], "is_down"), sure], "turned"
+    )
+    wanted = [helper.make_tensor_value_info(turned, TensorProto.BOOL, [1, 1])]
+    return Turner(of.before, _body(graph.TURN, nodes, constants, way, wanted))
+
+
+def _line(
+    of: Known, opset: int, prefix: str, report: Report
+) -> tuple[Head, list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Returns a network for lines whose names begin with a prefix, and the nodes and constants from the crops of a
+    picture to what it says of one."""
+    before = of.before
+    if before.fit != "fit_height" or before.channels != 3:
+        raise AttachError("--pre: it gets lines of text in colours: say a word such as height:48")
+
+    def renamed(name: str) -> str:
+        return f"{prefix}network/{name}" if name else ""
+
+    model = onnx.ModelProto()
+    model.CopyFrom(_converted(of.network.model, opset))
+    graph.rename(model, renamed)
+    network = replace(of.network, model=model, input=renamed(of.network.input))
+    outputs = [replace(output, name=renamed(output.name)) for output in of.outputs]
+    line = Nodes(opset, f"{prefix}line/")
+    _add_line(line, before, network, prefix)
+    head = Head(network, outputs, of.size, of.said, of.labels, report)
+    constants = [*line.constants.values(), *model.graph.initializer]
+    return head, [*line.nodes, *model.graph.node], constants
+
+
+def _body(
+    prefix: str,
+    nodes: Sequence[onnx.NodeProto],
+    constants: Sequence[onnx.TensorProto],
+    last: Nodes,
+    wanted: Sequence[onnx.ValueInfoProto],
+) -> onnx.GraphProto:
+    """Returns the body of a loop over lines: `nodes`, then those in `last`, with the outputs in `wanted`."""
+    number, more = f"{prefix}{_NUMBER}", f"{prefix}{_MORE}"
     given = [
-        helper.make_tensor_value_info(_NUMBER, TensorProto.INT64, []),
-        helper.make_tensor_value_info(_MORE, TensorProto.BOOL, [1]),
+        helper.make_tensor_value_info(number, TensorProto.INT64, []),
+        helper.make_tensor_value_info(more, TensorProto.BOOL, [1]),
     ]
-    nodes = [*line.nodes, *model.graph.node, *text.nodes]
-    constants = [*line.constants.values(), *model.graph.initializer, *text.constants.values()]
-    return Reader(before, helper.make_graph(nodes, "line", given, wanted, constants), steps, characters)
+    on = helper.make_tensor_value_info(last.add("Identity", [more], "more"), TensorProto.BOOL, [1])
+    return helper.make_graph(
+        [*nodes, *last.nodes], "line", given, [on, *wanted], [*constants, *last.constants.values()]
+    )
 
 
 def _most_steps(of: Known) -> int:
@@ -109,24 +184,13 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         ) from None
 
 
-def _name(name: str) -> str:
-    return f"{graph.READ}network/{name}" if name else ""
-
-
-def _prefixed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a copy in which all names are those of a reader."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph.rename(copy, _name)
-    return copy
-
-
-def _add_line(nodes: Nodes, before: Pre, network: Network) -> None:
+def _add_line(nodes: Nodes, before: Pre, network: Network, prefix: str) -> None:
     """Adds the nodes from all crops [k, 3, h, c] to the network's input: one crop without what stands behind its end,
     and zeros up to a width that the network takes."""
-    number = nodes.reshape(_NUMBER, [1], "number")
-    crop = nodes.add("Gather", [_CROPS, number], "crop", axis=0)
-    width = nodes.cast(nodes.add("Gather", [_WIDTHS, number], "width", axis=0), TensorProto.INT64, "width.wide")
+    number = nodes.reshape(f"{prefix}{_NUMBER}", [1], "number")
+    crop = nodes.add("Gather", [f"{prefix}{_CROPS}", number], "crop", axis=0)
+    width = nodes.add("Gather", [f"{prefix}{_WIDTHS}", number], "width", axis=0)
+    width = nodes.cast(width, TensorProto.INT64, "width.wide")
     cut = nodes.add("Slice", [crop, nodes.ints("start", [0]), width, nodes.ints("axis", [3])], "cut")
     target = nodes.ints("columns", [before.width])
     if before.bucket:
@@ -143,15 +207,15 @@ def _add_line(nodes: Nodes, before: Pre, network: Network) -> None:
     nodes.add("Identity", [image], "input", to=network.input)
 
 
-def add(nodes: Nodes, head: Head, reader: Reader) -> Answers:
-    """Adds the nodes from a map of text to `quads`, `texts` and `scores` of the lines of one picture. Raises
-    AttachError."""
+def add(nodes: Nodes, head: Head, reader: Reader, turner: Turner | None) -> Answers:
+    """Adds the nodes from a map of text to `quads`, `texts` and `scores` of the lines of one picture. Those that are
+    upside down, as `turner` says, are turned before they are read. Raises AttachError."""
     if nodes.opset < 12:
         raise AttachError(
             f"--read needs opset 12, and the detector has {nodes.opset}: convert it with onnx.version_converter"
         )
     named = [f"{nodes.prefix}{name}" for name in ("all_quads", "all_scores", "all_count")]
-    others.regions(nodes, head, named)
+    others.regions(nodes, head, named, settings.BOX)
     every = nodes.reshape(named[0], [-1, 4, 2], "each")
     count = nodes.cast(named[2], TensorProto.INT64, "found")
     quads = nodes.add("Slice", [every, nodes.ints("start", [0]), count, nodes.ints("axis", [0])], "quads")
@@ -159,23 +223,42 @@ def add(nodes: Nodes, head: Head, reader: Reader) -> Answers:
     pixels = f"{nodes.prefix}pixels"
     shape = nodes.add("Concat", [nodes.ints("one", [1]), nodes.add("Shape", [pixels], "sides")], "batch", axis=0)
     image = nodes.add("Reshape", [pixels, shape], "image")
-    nodes.add_op("PerspectiveCrop", [image, quads], [_CROPS, _WIDTHS], "lines", **_attributes(reader.before))
-    texts, scores = f"{nodes.prefix}all_texts", f"{nodes.prefix}text_scores"
-    inputs = [nodes.reshape(count, [], "times"), nodes.constant("more", True, np.bool_)]
-    nodes.nodes.append(helper.make_node("Loop", inputs, [texts, scores], f"{nodes.prefix}loop", body=reader.body))
+    upright = quads
+    if turner:
+        settings.add(nodes, settings.TURN, Setting(head.post.turn))
+        told = head.report.said if "turn" in head.post.stated else head.report.default
+        told("turn threshold", f"{head.post.turn:g}", f"above which score a line is turned; {ANY}")
+        (turned,) = _for_each_line(nodes, graph.TURN, turner, [image, quads], count, ["turned"])
+        opposite = nodes.add("Gather", [quads, nodes.ints("opposite", [2, 3, 0, 1])], "quads.turned", axis=1)
+        upright = nodes.add("Where", [turned, opposite, quads], "quads.upright")
+    named = ["all_texts", "text_scores"]
+    texts, scores = _for_each_line(nodes, graph.READ, reader, [image, upright], count, named)
     flat = nodes.reshape(scores, [-1], "flat")
-    low = nodes.add("Less", [flat, nodes.constant("least", head.post.text)], "low")
-    kept = nodes.add("Not", [low], "kept")
+    least = nodes.reshape(settings.add(nodes, settings.SCORE, Setting(head.post.text)), [-1], "least_score")
+    kept = nodes.add("Not", [nodes.add("Less", [flat, least], "low")], "kept")
     for name, x, dims in (("quads", quads, [4, 2]), ("texts", texts, [reader.steps]), ("scores", flat, [])):
         row = nodes.reshape(nodes.add("Compress", [x, kept], f"{name}.kept", axis=0), [1, -1, *dims], f"{name}.row")
         nodes.add("Identity", [head.rows(nodes, row, 2 + len(dims))], f"{name}.all", to=name)
-    head.report.default("least text score", f"{head.post.text:g}", "of a line; the word text: says another")
+    told = head.report.said if "text" in head.post.stated else head.report.default
+    told("least text score", f"{head.post.text:g}", "of a line; the word text: or a request says another")
     outputs = [
         Answer("quads", "TYPE_FP32", (-1, 4, 2)),
         Answer("texts", "TYPE_INT32", (-1, reader.steps), labels=True),
         Answer("scores", "TYPE_FP32", (-1,)),
     ]
     return Answers(outputs, [("polygon", "quads"), ("score", "scores")], text="texts")
+
+
+def _for_each_line(
+    nodes: Nodes, prefix: str, of: Reader | Turner, inputs: Sequence[str], count: str, names: Sequence[str]
+) -> list[str]:
+    """Adds the crops of an image and its quads, `inputs`, and a loop over them. Returns its outputs."""
+    crops = [f"{prefix}{name}" for name in (_CROPS, _WIDTHS)]
+    nodes.add_op("PerspectiveCrop", inputs, crops, f"{prefix}lines", **_attributes(of.before))
+    times, more = nodes.reshape(count, [], f"{prefix}times"), nodes.constant("more", True, np.bool_)
+    outputs = [f"{nodes.prefix}{name}" for name in names]
+    nodes.nodes.append(helper.make_node("Loop", [times, more], outputs, f"{nodes.prefix}{prefix}loop", body=of.body))
+    return outputs
 
 
 def _attributes(before: Pre) -> dict[str, object]:

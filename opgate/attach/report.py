@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from opgate.service.similar_names import Names
 
 #: Where a fact comes from.
 FOUND, RAN, DEFAULT, SAID = "found in the file", "found by a run", "taken as default", "said by you"
@@ -60,6 +62,17 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Returns rows of text whose columns begin below each other. A long cell moves what is behind it."""
     widths = [min(40, max((len(row[column]) for row in rows), default=0)) for column in range(4)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def did_you_mean(word: str, alone: Iterable[str], with_argument: Iterable[str] = ()) -> str:
+    """Returns the question for the known word that is most like this one, "" if none is. What stands behind a colon is
+    not compared."""
+    alone, with_argument = set(alone), set(with_argument)
+    name, colon, argument = word.partition(":")
+    near = Names(alone | with_argument).nearest(name)
+    if near in with_argument and (colon or near not in alone):
+        near = f"{near}:{argument or '…'}"
+    return f" Did you mean '{near}'?" if near else ""
 
 
 def shape_text(shape: Sequence[object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from opgate.attach.detectors import least_score, of_best_class, threshold
+from opgate.attach.detectors import add_count, least_score, of_best_class
 from opgate.attach.head import Head, class_count, in_source, none_there
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers
@@ -40,7 +40,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     found = [f"{nodes.prefix}{name}" for name in ("detections", "count")]
     outputs = [found[0], "scores", "labels", found[1]]
     nodes.add_op("NMSRotated", [rows, head.rows(nodes, scores, 3)], outputs, "detections", **attributes)
-    threshold(nodes, post.score)
+    add_count(nodes, post)
     _corners(nodes, found[0], post.most)
     answers = [
         Answer("quads", "TYPE_FP32", (post.most, 4, 2)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opgate.attach.report import AttachError
+from opgate.attach.report import AttachError, did_you_mean
 
 #: How a word for a filter is called in ImagePreprocess.
 FILTERS = {
@@ -192,8 +192,8 @@ def _decides(word: str) -> str:
     known: Mapping[str, tuple[str, Any]] = _WITH_ARGUMENT if colon else _ALONE
     if name not in known:
         raise AttachError(
-            f"--pre: what is '{word}'? Expected words such as {', '.join(f'{w}:…' for w in _WITH_ARGUMENT)}, "
-            f"{', '.join(_ALONE)}"
+            f"--pre: what is '{word}'?{did_you_mean(word, _ALONE, _WITH_ARGUMENT)} "
+            f"Expected words such as {', '.join(f'{w}:…' for w in _WITH_ARGUMENT)}, {', '.join(_ALONE)}"
         )
     return known[name][0]
 

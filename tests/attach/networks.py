@@ -556,6 +556,29 @@ def two_maps(path: Path, *, side: int = 8) -> Path:
     return net.save(path, {"out": [3, 8, 8], "aux": [3, side, side]})
 
 
+def direction(path: Path) -> Path:
+    """[n, 2] for lines [n, 3, 16, 48]: whether the right half is brighter, and whether the left one is."""
+    net = Net()
+    halves = []
+    for number, name in enumerate(("left", "right")):
+        places = [
+            net.constant(f"{name}{i}", [value], np.int64) for i, value in enumerate((24 * number, 24 * number + 24, 3))
+        ]
+        half = net.add("Slice", ["x", *places], f"{name}_half")
+        halves.append(net.add("ReduceMean", [half], name, axes=[1, 2, 3], keepdims=0))
+    brighter = net.add("Sub", halves[::-1], "brighter")
+    both = net.add(
+        "Mul",
+        [
+            net.add("Unsqueeze", [brighter, net.constant("one", [1], np.int64)], "column"),
+            net.constant("signs", [[20, -20]]),
+        ],
+        "both",
+    )
+    net.add("Softmax", [both], "probabilities", axis=1)
+    return net.save(path, {"probabilities": [2]}, shape=["batch", 3, 16, 48])
+
+
 def text_map(path: Path, *, size: int | None = None, paddle: bool = True, logits: bool = False) -> Path:
     """[n, 1, h, w]: how dark each pixel is, as a probability or a logit. `paddle` names nodes as PaddleOCR's export does."""
     net = Net()

@@ -25,7 +25,8 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
     assert (folder / "labels.txt").read_text() == "red\ngreen\nblue\n"
     readme = (folder / "README.md").read_text()
     assert "curl localhost:8000/predict/yolo" in readme and "opgate serve --model-repository" in readme
-    assert "curl localhost:8000/predict/yolo -F data=@picture.jpg -F score_threshold=0.6" in readme
+    assert "iou_threshold from 0 to 1, score_threshold from 0 to 1, top_k from 1 to 100" in readme
+    assert "/yolo -F data=@picture.jpg -F iou_threshold=0.7 -F score_threshold=0.25 -F top_k=100\n" in readme
     report = (folder / "report.txt").read_text()
     assert report.splitlines()[0] in said and "bit for bit" in report
     status, said = run(file, "--to", folder, "--library", library)
@@ -49,6 +50,9 @@ def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
         ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:5"),
         ((file, *to, "--post", "classify", "--like", "a:b"), "--like and --examples go together"),
         ((file, *to, "--post", "classify", "--pre", "nonsense"), "--pre: what is 'nonsense'?"),
+        ((file, *to, "--read-pre", "height:48"), "--read-pre goes with --read"),
+        ((file, *to, "--turn", file), "--turn goes with --read"),
+        ((file, *to, "--read", file, "--turn-pre", "height:48"), "--turn-pre goes with --turn"),
     ]:
         status, said = run(*arguments)
         assert status == 1 and message in said and said.count("\n") == 1, said

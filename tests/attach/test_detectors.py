@@ -170,7 +170,7 @@ def test_a_detector_may_answer_with_a_picture(made: Make, tmp_path) -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg"), answer.text
     assert cv2.imdecode(np.frombuffer(answer.content, np.uint8), 1).shape == PICTURES[0].shape
     assert {path.name for path in model.folder.parent.iterdir()} == {"colours", "colours_draw", "colours_picture"}
-    with pytest.raises(AttachError, match="--draw: the network gives neither boxes nor a map"):
+    with pytest.raises(AttachError, match="--draw: the network gives neither boxes, polygons nor a map"):
         attach(Wish(networks.classifier(tmp_path / "other.onnx"), draw=True), "model")
 
 

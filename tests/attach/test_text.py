@@ -46,7 +46,7 @@ def expected(file: Path, pixels: np.ndarray, size: tuple[int, int], **said: Any)
     (values,) = onnxruntime.InferenceSession(file).run(None, {"x": x})
     h, w = pixels.shape[:2]
     geometry = np.float32([[w / size[1], h / size[0], 0, 0, w, h]])
-    quads, scores, count = reference(values, geometry, **{**RULES, **said})
+    quads, scores, count = reference(values, geometry, None, None, **{**RULES, **said})
     return list(zip(quads[0, : count[0]], scores[0, : count[0]], strict=True))
 
 
@@ -119,7 +119,6 @@ def test_a_map_of_one_class_is_text_or_a_segment(tmp_path: Path) -> None:
         ({"post": "db unclip:11"}, "--post: expected unclip:0 to unclip:10, got 'unclip:11'"),
         ({"post": "db unclip:much"}, "--post: expected unclip:0 to unclip:10"),
         ({"post": "db", "labels": "a,b"}, "--labels: db finds regions of text, which have no labels"),
-        ({"post": "db", "draw": True}, "--draw: the network gives neither boxes nor a map"),
     ],
 )
 def test_what_a_text_detector_refuses(tmp_path: Path, said: dict[str, Any], message: str) -> None:

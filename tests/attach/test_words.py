@@ -101,7 +101,11 @@ def test_a_grey_network_gets_grey_pictures_and_bytes_what_it_scales_itself() -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("leterbox:640", "what is 'leterbox:640'"),
+        ("leterbox:640", "what is 'leterbox:640'? Did you mean 'letterbox:640'? Expected words such as letterbox:…"),
+        ("hieght", "what is 'hieght'? Did you mean 'height:…'?"),
+        ("imagnet", "what is 'imagnet'? Did you mean 'imagenet'?"),
+        ("cv-liner bgr", "what is 'cv-liner'? Did you mean 'cv-linear'?"),
+        ("zzzz", "what is 'zzzz'? Expected words such as"),
         ("letterbox:640 stretch:640", "'letterbox:640' and 'stretch:640' both say the place"),
         ("letterbox:wide", "expected a size such as letterbox:640"),
         ("letterbox:640", "the height is 640, and the input 'x' has 224"),
@@ -134,7 +138,10 @@ def test_wrong_words(words: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("yolo", "what is 'yolo'? Expected one of yolov8, yolov5"),
+        ("yolo8 score:0.5", "what is 'yolo8'? Did you mean 'yolov8'? Expected one of yolov8, yolov5"),
+        ("clasify:5", "what is 'clasify'? Did you mean 'classify'?"),
+        ("yolov8 scroe:0.5", "what is 'scroe:0.5'? Did you mean 'score:0.5'? Expected score:"),
+        ("yolov8 sigmod", "what is 'sigmod'? Did you mean 'sigmoid'?"),
         ("", "what is ''?"),
         ("yolov8 score:2", "expected score:0 to score:1"),
         ("yolov8 fast", "what is 'fast'? Expected score:"),
@@ -151,6 +158,19 @@ def test_wrong_heads(words: str, message: str) -> None:
     with pytest.raises(AttachError, match=r"^--post: ") as error:
         post.read(words, report.said, "", report)
     assert message in str(error.value)
+
+
+def test_a_misspelt_file_of_labels_is_named(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    for option, said, near in (
+        ("--labels", str(tmp_path / "lables.txt"), "labels.txt"),
+        ("--labels", "metdata", "metadata"),
+        ("--post ctc:", str(tmp_path / "label.txt"), "labels.txt"),
+    ):
+        with pytest.raises(AttachError, match=rf"^{option}.* Did you mean '{near}'\?$"):
+            labels.read(said, {}, "ctc", Report(), option)
+    with pytest.raises(AttachError, match=r"with commas between them\.$"):
+        labels.read("zzzz", {}, "classify", Report())
 
 
 def test_a_head_and_its_words() -> None:

@@ -1,7 +1,8 @@
-"""DrawBoundingBoxes: which pixels it changes."""
+"""DrawBoundingBoxes and DrawPolygons: which pixels they change."""
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 
 from opgate.ops_build.case import Array
@@ -101,3 +102,31 @@ def test_a_tag_stays_within_the_picture(run_op: RunOp) -> None:
     ):
         drawn = draw(run_op, [box], labels=label, attributes=names)
         assert changed(drawn).sum() >= size - 4
+
+
+def test_sides_of_polygons_are_as_near_as_opencv_says(run_op: RunOp) -> None:
+    rng = np.random.default_rng(5)
+    for thickness in (1, 2, 5):
+        for _ in range(6):
+            box = ((*rng.uniform([40, 40], [260, 160]),), (*rng.uniform(10, 120, 2),), rng.uniform(0, 90))
+            quad = cv2.boxPoints(box).astype(np.float32)
+            inputs = {"image": GREY, "polygons": quad[None]}
+            drawn = run_op("DrawPolygons", inputs, {"thickness": thickness})[0]
+            away = [[abs(cv2.pointPolygonTest(quad, (x, y), True)) for x in range(300)] for y in range(200)]
+            away = np.array(away) - thickness / 2
+            sure = np.abs(away) > 1e-4
+            np.testing.assert_array_equal(changed(drawn)[sure], (away < 0)[sure])
+
+
+def test_a_polygon_has_the_tag_of_the_box_around_it(run_op: RunOp) -> None:
+    quad = np.float32([[[60, 80], [160, 60], [170, 100], [70, 120]]])
+    said = {"scores": np.float32([0.5]), "labels": np.int32([2])}
+    names = {"names": ["", "a", "b"], "thickness": 1}
+    boxed = draw(run_op, [[60, 60, 170, 120]], attributes=names, **said)
+    drawn = run_op("DrawPolygons", {"image": GREY, "polygons": quad, **said}, names)[0]
+    np.testing.assert_array_equal(boxed[:60], drawn[:60])
+    texts = {"texts": np.int32([[-1, 2, 1, 7]]), "scores": np.float32([0.5])}
+    read = run_op("DrawPolygons", {"image": GREY, "polygons": quad, **texts}, names)[0]
+    plain = {"names": ["ba"], "thickness": 1}
+    boxed = draw(run_op, [[60, 60, 170, 120]], attributes=plain, scores=np.float32([0.5]), labels=np.int32([0]))
+    np.testing.assert_array_equal(boxed[:60], read[:60])

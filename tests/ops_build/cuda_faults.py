@@ -18,6 +18,7 @@ FAULTS = [
     Fault("every crop of the first picture", "warp_affine", "ops/warp_affine/warp_affine.cu", "((picture * warp.h + py)", "((0 * warp.h + py)", "elements differ"),
     Fault("the maxima before a warp's width lost", "corner_pool", "ops/corner_pool/corner_pool.cu", "__shfl_sync(kWholeWarp, value, kWarp - 1)", "__shfl_sync(kWholeWarp, most, kWarp - 1)", "elements differ"),
     Fault("the best of half a warp", "soft_nms", "ops/soft_nms/soft_nms.cu", "int bits = kWarp / 2; bits > 0", "int bits = kWarp / 2; bits > 1", "expected shape [2, 5], got [1, 5]"),
+    Fault("one buffer for all sums", "weighted_nms", "ops/weighted_nms/weighted_nms.cu", "partial[c % 2]", "partial[0]", "elements differ"),
     Fault("a byte of the next histogram", "top_k_labels", "ops/top_k_labels/top_k_labels.cu", "entry >> (shift + 8) == prefix", "entry >> shift == prefix", "index 256 out of bounds"),
     Fault("a tile that is overwritten while it is read", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu",
           "      __syncthreads();\n      for (int i = static_cast<int>(threadIdx.x)", "      for (int i = static_cast<int>(threadIdx.x)", "elements differ"),

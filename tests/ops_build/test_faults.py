@@ -66,6 +66,8 @@ FAULTS = [
     Fault("a label twice after a blank", "CTCGreedyDecode", "ops/ctc_greedy_decode/ctc_greedy_decode.cpp", "if (best.label != before && best.label != blank)", "if (best.label != blank)"),
     Fault("a limit that is not raised", "TopKLabels", "detection/best.h", "if (i == count || !(most > limit_)) return;", "if (i == count || !(most > limit_ + 1)) return;"),
     Fault("every block of columns computed from the first", "CornerPool", "ops/corner_pool/corner_pool.cpp", "h - 1 - i : i) * w + begin", "h - 1 - i : i) * w + begin % 512"),
+    Fault("thinner outlines", "DrawPolygons", "ops/draw_polygons/draw_polygons.cpp", "static_cast<double>(rows.thickness) / 2", "static_cast<double>(rows.thickness) / 3"),
+    Fault("weights ignored", "WeightedNMS", "ops/weighted_nms/weighted_nms.cpp", "picture.score_of(one) * picture.number_of(one, c)", "picture.number_of(one, c)"),
     Fault("the threshold itself kept", "SoftNMS", "ops/soft_nms/soft_nms.h", "if (iou < iou_threshold) return 1;", "if (iou <= iou_threshold) return 1;"),
     Fault("a limit that rises in the midst of its numbers", "TopKLabels", "detection/best.h",
           "if (values[i + at] > limit_) add(", "add("),

@@ -430,6 +430,7 @@ NO_PEER: Mapping[str, str] = {
     "NMSRotated": "mmcv and detectron2 have it, and no wheel of this torch",
     "RoiAlignRotated": "mmcv and detectron2 have it, and no wheel of this torch",
     "SoftNMS": "mmcv has it on the CPU",
+    "WeightedNMS": "MediaPipe has it on the CPU",
     "VoxelOfPoint": "spconv has it inside its voxel generator",
 }
 

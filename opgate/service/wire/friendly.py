@@ -223,7 +223,7 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
 
 def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
     """Returns the records of a row: one for each text, or one for each entry of the outputs. A text is the whole
-    output, or each of its rows if it has rows."""
+    output, or each of its rows if it has rows. A count below 0 means that there is no text."""
 
     def value(output: str, i: int) -> Any:
         if output in presentation.masks[:1]:
@@ -244,6 +244,8 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
 
         if texts.ndim == 2:
             return [{"text": text(texts[i]), **record(i)} for i in range(min([*counts, *lengths, len(texts)]))]
+        if counts and counts[0] < 0:
+            return []
         numbers = texts.reshape(-1)[slice(*counts) if counts else slice(None)]
         return [{"text": text(numbers), **(record(0) if all(lengths) else {})}]
     return [record(i) for i in range(min([*counts, *lengths]))]

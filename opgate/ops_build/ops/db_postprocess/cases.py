@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("pages, as RapidOCR", *pages, box_threshold=0.5, unclip_ratio=1.6, dilation=True)
     for name, value in [("threshold", 0.5), ("threshold", -1.0), ("box_threshold", 0.0), ("box_threshold", 0.8)]:
         yield case(f"{name} {value}", *pages, **dict[str, Any]({name: value}))
+    own = {"thresholds": [0.5, -1.0, np.nan], "box_thresholds": [np.nan, 0.1, 0.8]}
+    for names in (["thresholds"], ["box_thresholds"], list(own)):
+        more = {name: np.array(own[name], np.float32) for name in names}
+        each = case(f"{' and '.join(names)} of each map", *pages)
+        yield replace(each, inputs={**each.inputs, **more})
     for name, value in [("unclip_ratio", 0.0), ("unclip_ratio", 4.0), ("min_size", 1), ("min_size", 12)]:
         yield case(f"{name} {value}", *pages, box_threshold=0.1, **dict[str, Any]({name: value}))
     for most in (0, 1, 3):
@@ -140,6 +146,8 @@ def error_cases() -> Iterator[Case]:
         inputs = {"probabilities": np.zeros(shape, np.float32)}
         yield Case(f"maps of {shape}", inputs, error=f"input 'probabilities': expected {expected}".replace("^", r"\^"))
     yield Case("two channels", {"probabilities": np.zeros((1, 2, 4, 4), np.float32)}, error="input 'probabilities'")
+    for name in ("thresholds", "box_thresholds"):
+        yield Case(f"two {name}", values | {name: np.zeros(2, np.float32)}, error=f"input '{name}'")
     yield Case("five numbers", values | {"geometry": np.zeros((1, 5), np.float32)}, error="input 'geometry'")
 
 

@@ -129,11 +129,16 @@ struct Cpu : Checked {
     const std::int64_t h = in.size("h"), w = in.size("w"), most = settings.max_detections;
     const auto* const maps = in["probabilities"].data<float>();
     const auto* const geometry = data_or_null<float>(in, "geometry");
+    const auto* const thresholds = data_or_null<float>(in, "thresholds");
+    const auto* const box_thresholds = data_or_null<float>(in, "box_thresholds");
     auto* const quads = out["quads"].data<float>();
     auto* const scores = out["scores"].data<float>();
     auto* const counts = out["count"].data<std::int32_t>();
     context.parallel_for(in.size("n"), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
+        Settings own = settings;
+        if (thresholds) own.threshold = thresholds[i];
+        if (box_thresholds) own.box_threshold = box_thresholds[i];
         std::int64_t count = 0;
         const auto write = [&](const std::array<Corner, 4>& corners, float score) {
           const std::int64_t at = i * most + count++;
@@ -141,7 +146,7 @@ struct Cpu : Checked {
           scores[at] = score;
           return count < most;
         };
-        if (most > 0 && w > 0) Map(maps + i * h * w, h, w, settings).for_each_text(write);
+        if (most > 0 && w > 0) Map(maps + i * h * w, h, w, own).for_each_text(write);
         std::fill(quads + 8 * (i * most + count), quads + 8 * (i + 1) * most, 0.0f);
         std::fill(scores + i * most + count, scores + (i + 1) * most, 0.0f);
         counts[i] = static_cast<std::int32_t>(count);

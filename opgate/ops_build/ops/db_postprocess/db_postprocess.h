@@ -8,9 +8,9 @@
 #include "images/sides.h"
 
 OPGATE_OP(DBPostprocess,
-          "DBPostprocess(probabilities: f32[n,1,h,w], geometry?: f32[n,6]; threshold: float=0.3, "
-          "box_threshold: float=0.6, unclip_ratio: float=1.5, min_size: int=3, max_detections: int=1000, "
-          "dilation: bool=false) "
+          "DBPostprocess(probabilities: f32[n,1,h,w], geometry?: f32[n,6], thresholds?: f32[n], "
+          "box_thresholds?: f32[n]; threshold: float=0.3, box_threshold: float=0.6, unclip_ratio: float=1.5, "
+          "min_size: int=3, max_detections: int=1000, dilation: bool=false) "
           "-> (quads: f32[n,max_detections,4,2], scores: f32[n,max_detections], count: i32[n])",
           "Turns the map of a text detector (differentiable binarization) into rotated rectangles around its regions.")
 

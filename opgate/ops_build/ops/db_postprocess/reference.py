@@ -12,6 +12,8 @@ from opgate.ops_build.case import Array
 def reference(
     probabilities: Array,
     geometry: Array | None,
+    thresholds: Array | None,
+    box_thresholds: Array | None,
     *,
     threshold: float,
     box_threshold: float,
@@ -20,14 +22,15 @@ def reference(
     max_detections: int,
     dilation: bool,
 ) -> tuple[Array, Array, Array]:
-    """quads f32 [n, max_detections, 4, 2], scores f32 [n, max_detections] and count i32 [n] of maps f32 [n, 1, h, w]
-    and geometry f32 [n, 6]. Computed in f64."""
+    """quads f32 [n, max_detections, 4, 2], scores f32 [n, max_detections] and count i32 [n] of maps f32 [n, 1, h, w],
+    geometry f32 [n, 6], and thresholds and box_thresholds f32 [n]. Computed in f64."""
     n = len(probabilities)
     quads = np.zeros((n, max_detections, 4, 2), np.float32)
     scores, count = np.zeros((n, max_detections), np.float32), np.zeros(n, np.int32)
     ratio = float(np.float32(unclip_ratio))
     for i, values in enumerate(probabilities[:, 0]):
-        mask = values > np.float32(threshold)
+        mask = values > (np.float32(threshold) if thresholds is None else thresholds[i])
+        least = np.float32(box_threshold) if box_thresholds is None else box_thresholds[i]
         if dilation:
             grown = np.pad(mask, ((1, 0), (1, 0)))
             mask = grown[1:, 1:] | grown[:-1, 1:] | grown[1:, :-1] | grown[:-1, :-1]
@@ -42,7 +45,7 @@ def reference(
                 continue
             score = mean_within(held, side, p, q)
             distance = w * h * ratio / (2 * (w + h))
-            if score < np.float32(box_threshold) or min(w, h) + 2 * distance < min_size + 2:
+            if score < least or min(w, h) + 2 * distance < min_size + 2:
                 continue
             quads[i, count[i]] = placed(corners(side, p, q, distance), None if geometry is None else geometry[i])
             scores[i, count[i]] = score

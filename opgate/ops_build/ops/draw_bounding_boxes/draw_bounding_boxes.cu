@@ -78,8 +78,8 @@ class Cuda : public Checked {
  public:
   Status prepare(const Node& node) {
     settings_ = Settings(node.attributes());
-    OPGATE_RETURN_IF_ERROR(letters_.assign(settings_.letters));
-    return ends_.assign(settings_.ends);
+    OPGATE_RETURN_IF_ERROR(letters_.assign(settings_.names.letters));
+    return ends_.assign(settings_.names.ends);
   }
 
   static std::span<Mark> workspace(Workspace& workspace, const Inputs& in, const Attributes&) {

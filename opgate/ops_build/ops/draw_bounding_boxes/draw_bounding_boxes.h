@@ -1,11 +1,9 @@
 #pragma once
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "core/op.h"
-#include "marks.h"
+#include "names.h"
 
 OPGATE_OP(DrawBoundingBoxes,
           "DrawBoundingBoxes(image: u8[h,w,3], boxes: f32[k,4], scores?: f32[k], labels?: i32[k], count?: i32[1]; "
@@ -15,26 +13,17 @@ OPGATE_OP(DrawBoundingBoxes,
 namespace opgate::ops::draw_bounding_boxes {
 
 struct Settings {
-  std::int64_t thickness = 0;      ///< 0: the size of the picture decides
-  std::string letters;             ///< of all names, one after another, as letters of the font
-  std::vector<std::int32_t> ends;  ///< where each name ends in `letters`
+  std::int64_t thickness = 0;  ///< 0: the size of the picture decides
+  Names names;
 
   Settings() = default;
   explicit Settings(const Attributes& attributes) : thickness(attributes.integer("thickness")) {
-    for (const std::string& name : attributes.texts("names")) {
-      for (const char letter : name) {
-        const bool continues = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;  // a UTF-8 character
-        if (!continues) letters += letter >= kFirstGlyph && letter <= kLastGlyph ? letter : '?';
-      }
-      ends.push_back(static_cast<std::int32_t>(letters.size()));
-    }
+    for (const std::string& name : attributes.texts("names")) names.add(name);
   }
 
   /// The rows of a call. `letters` and `ends` are in memory of the kernel's device.
   Rows rows_of(const Inputs& in, const char* letters, const std::int32_t* ends) const {
-    const std::int64_t height = in.size("h"), width = in.size("w");
-    // round(shorter side / 200)
-    const std::int64_t by_size = std::max<std::int64_t>((std::min(height, width) + 100) / 200, 2);
+    const PictureSize picture{in.size("w"), in.size("h")};
     return {.boxes = in["boxes"].data<float>(),
             .scores = in.has("scores") ? in["scores"].data<float>() : nullptr,
             .labels = in.has("labels") ? in["labels"].data<std::int32_t>() : nullptr,
@@ -42,9 +31,9 @@ struct Settings {
             .k = in.size("k"),
             .letters = letters,
             .name_ends = ends,
-            .names = static_cast<std::int64_t>(this->ends.size()),
-            .picture = {width, height},
-            .thickness = thickness ? thickness : by_size};
+            .names = names.size(),
+            .picture = picture,
+            .thickness = thickness_of(thickness, picture)};
   }
 };
 

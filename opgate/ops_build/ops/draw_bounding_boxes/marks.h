@@ -106,6 +106,11 @@ struct Mark {
 OPGATE_HOST_DEVICE inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 OPGATE_HOST_DEVICE inline std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
+/// The thickness of outlines that an attribute states. With 0 it is round(shorter side / 200), at least 2.
+OPGATE_HOST_DEVICE inline std::int64_t thickness_of(std::int64_t stated, const PictureSize& picture) {
+  return stated ? stated : most((least(picture.width, picture.height) + 100) / 200, 2);
+}
+
 /// A coordinate in whole pixels. It is limited to where an outline can still be seen, which keeps the integers small.
 OPGATE_HOST_DEVICE inline std::int64_t pixel_of(float value, std::int64_t size, std::int64_t thickness) {
   const auto limit = static_cast<double>(size + thickness);

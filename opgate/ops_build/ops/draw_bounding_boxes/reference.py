@@ -26,9 +26,9 @@ def reference(
 ) -> Array:
     """A copy of u8 [h, w, 3] with the outlines, then the tags, of the first `count` boxes; the first on top."""
     drawn = image.copy()
-    thickness = thickness or max(2, (min(image.shape[:2]) + 100) // 200)
+    thickness = thickness or usual_thickness(image)
     rows = len(boxes) if count is None else min(max(int(count[0]), 0), len(boxes))
-    shown = [(row, place) for row in reversed(range(rows)) if (place := _place(boxes[row], labels, row, image.shape))]
+    shown = [(row, at) for row in reversed(range(rows)) if (at := place(boxes[row], labels, row, image.shape))]
     palette = table("palette")
     colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
     for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
@@ -37,12 +37,16 @@ def reference(
         _region(drawn, left, top, right, bottom)[...] = colour
         inside[...] = kept
     for (row, (left, top, _, _)), colour in zip(shown, colours, strict=True):
-        if text := _text(row, scores, labels, names):
-            _tag(drawn, (left, top), text, (thickness + 1) // 2, colour)
+        if text := text_of(row, scores, labels, names):
+            tag(drawn, (left, top), text, (thickness + 1) // 2, colour)
     return drawn
 
 
-def _place(box: Array, labels: Array | None, row: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+def usual_thickness(image: Array) -> int:
+    return max(2, (int(min(image.shape[:2])) + 100) // 200)
+
+
+def place(box: Array, labels: Array | None, row: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     if not np.isfinite(box).all() or box[2] < box[0] or box[3] < box[1] or (labels is not None and labels[row] < 0):
         return None
     left, top, right, bottom = (int(np.floor(float(value) + 0.5)) for value in box)
@@ -54,7 +58,7 @@ def _region(drawn: Array, left: int, top: int, right: int, bottom: int) -> Array
     return drawn[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
 
 
-def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[str]) -> str:
+def text_of(row: int, scores: Array | None, labels: Array | None, names: Sequence[str]) -> str:
     text = ""
     if labels is not None:
         text = names[labels[row]] if labels[row] < len(names) else str(labels[row])
@@ -65,7 +69,7 @@ def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[
     return text
 
 
-def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: Array) -> None:
+def tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: Array) -> None:
     left, top = corner
     font = table("font")
     glyphs = np.stack([np.unpackbits(font[ord(letter) - 32, :, None], axis=1)[:, 3:] for letter in text])
