@@ -63,9 +63,9 @@ test-all: $(VENV)/.test build/toolchain/.headers
 # replace.
 gpu-check:
 	@if $(PYTHON) -c 'import ml_dtypes, numpy, onnx, rich' 2>/dev/null; then \
-	  $(PYTHON) -m opgate.ops_build.gpu.check $(ARGS); \
+	  $(PYTHON) -m opgate.ops_build.gpu_check.check $(ARGS); \
 	else \
-	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m opgate.ops_build.gpu.check $(ARGS); \
+	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m opgate.ops_build.gpu_check.check $(ARGS); \
 	fi
 
 # tests/fuzz/README.md says what the targets are and what becomes of what is found.

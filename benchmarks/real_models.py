@@ -28,7 +28,7 @@ import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
 from opgate.attach.attach import Wish, attach, write
-from opgate.attach.like import compared, graph_of
+from opgate.attach.comparison import compared, graph_of
 from opgate.attach.serving import Served
 from opgate.ops_build.building.options import BuildOptions
 

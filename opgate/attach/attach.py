@@ -19,22 +19,22 @@ from opgate.attach import (
     folder,
     graph,
     head,
+    heads_without_boxes,
     labels,
-    others,
     post,
     pre,
+    pre_words,
     reading,
     rotated,
     settings,
-    words,
 )
-from opgate.attach.known import Known, Wish, known
+from opgate.attach.known_network import Known, Wish, known
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
 from opgate.attach.trials import examples_in
-from opgate.onnx_models import repository
-from opgate.onnx_models.sessions import session
+from opgate.onnx_tools import repository
+from opgate.onnx_tools.sessions import session
 
 #: How many pictures a batch has at most, if nobody says it.
 MAX_BATCH_SIZE = 8
@@ -98,7 +98,7 @@ def _adds(said: post.Post) -> Callable[[Nodes, head.Head], tuple[post.Answers, i
     """Returns what adds the nodes of a head."""
     if said.kind == "obb":
         return rotated.add
-    return detectors.add if said.detects else others.add
+    return detectors.add if said.detects else heads_without_boxes.add
 
 
 def _opened(wish: Wish, of: Known, report: Report) -> batching.Opened:
@@ -117,7 +117,7 @@ def _compare(joined: onnx.ModelProto, opened: batching.Opened, of: Known, report
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 
 
-def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: Report) -> int:
+def _batch_size(wish: Wish, opened: batching.Opened, before: pre_words.Pre, report: Report) -> int:
     if not opened.batched:
         if wish.max_batch_size and wish.max_batch_size > 1:
             raise AttachError(f"--max-batch-size: the network takes one picture at a time: {opened.reason}")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import onnx
 
-from opgate.attach import opening, trials
+from opgate.attach import batch_opening, trials
 from opgate.attach.facts import Network
 from opgate.attach.report import Report
-from opgate.onnx_models.repository import means_batch
-from opgate.onnx_models.rows import ROWS, Rows, compared, unvaried
-from opgate.onnx_models.sessions import SessionError, one_line
+from opgate.onnx_tools.repository import means_batch
+from opgate.onnx_tools.row_dependence import ROWS, Rows, compared, unvaried
+from opgate.onnx_tools.sessions import SessionError, one_line
 from opgate.ops_build.case import Array
 
 #: The name of the batch in a served model's graph.
@@ -41,7 +41,7 @@ def open_batch(
     """
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
-    changed = opening.mended(model, network, size) if network.batch is not None else {}
+    changed = batch_opening.mended(model, network, size) if network.batch is not None else {}
     mended = ", ".join(f"{count} {op}" for op, count in changed.items())
     _without_shapes(model, network.input)
     rows, name = prove(model, network, size, bytes_, examples), _batch_name(network)

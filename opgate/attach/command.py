@@ -58,8 +58,8 @@ def attach(
     """
     from opgate.attach.attach import attach as made
     from opgate.attach.attach import write
-    from opgate.attach.known import Wish
-    from opgate.attach.like import compare, find
+    from opgate.attach.comparison import compare, find
+    from opgate.attach.known_network import Wish
     from opgate.attach.report import AttachError
     from opgate.ops_build.building.options import BuildOptions
 

@@ -13,8 +13,8 @@ import onnx
 import onnxruntime as ort
 
 from opgate.attach.report import AttachError, Report, shape_text
-from opgate.onnx_models.sessions import session
-from opgate.onnx_models.values import Values
+from opgate.onnx_tools.sessions import session
+from opgate.onnx_tools.values import Values
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 

@@ -13,8 +13,8 @@ from opgate.attach.facts import Network
 from opgate.attach.graph import PRE
 from opgate.attach.heads import of_paddle
 from opgate.attach.nodes import Nodes
+from opgate.attach.pre_words import FITS, IMAGENET, MULTIPLE, Pre, check_places, read
 from opgate.attach.report import AttachError, Report
-from opgate.attach.words import FITS, IMAGENET, MULTIPLE, Pre, check_places, read
 
 #: The status of each picture.
 STATUS = f"{PRE}status"

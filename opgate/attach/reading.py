@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach import graph, labels, others, pre, settings
+from opgate.attach import graph, heads_without_boxes, labels, pre, settings
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
-from opgate.attach.known import SAY_CHARACTERS, Known, Wish, known
+from opgate.attach.known_network import SAY_CHARACTERS, Known, Wish, known
 from opgate.attach.nodes import OPS, Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers
+from opgate.attach.pre_words import Pre
 from opgate.attach.report import AttachError, Report
-from opgate.attach.words import Pre
 
 #: The tensors from which a loop over lines takes the crops, their widths and the number of a line, behind its prefix.
 _CROPS, _WIDTHS, _NUMBER, _MORE = "crops", "widths", "number", "more"
@@ -79,7 +79,7 @@ def _told(name: str, option: str, wish: Wish, report: Report, make: Callable[[Kn
 def _reader(of: Known, opset: int, report: Report) -> Reader:
     text = Nodes(opset, f"{graph.READ}text/")
     head, nodes, constants = _line(of, opset, graph.READ, report)
-    classes = others.text(text, head, f"{text.prefix}count")
+    classes = heads_without_boxes.text(text, head, f"{text.prefix}count")
     characters = labels.fitted(of.labels, classes, "ctc", of.said.blank, report)
     steps = _most_steps(of)
     wanted = [
@@ -92,7 +92,7 @@ def _reader(of: Known, opset: int, report: Report) -> Reader:
 def _turner(of: Known, opset: int, report: Report) -> Turner:
     way = Nodes(opset, f"{graph.TURN}way/")
     head, nodes, constants = _line(of, opset, graph.TURN, report)
-    x, classes, activation = others.scores(way, head)
+    x, classes, activation = heads_without_boxes.scores(way, head)
     if classes != 2:
         raise AttachError(f"expected two classes, of upright lines and of those that are upside down, got {classes}")
     named = [number for number, label in enumerate(of.labels or ()) if "180" in label]
@@ -215,7 +215,7 @@ def add(nodes: Nodes, head: Head, reader: Reader, turner: Turner | None) -> Answ
             f"--read needs opset 12, and the detector has {nodes.opset}: convert it with onnx.version_converter"
         )
     named = [f"{nodes.prefix}{name}" for name in ("all_quads", "all_scores", "all_count")]
-    others.regions(nodes, head, named, settings.BOX)
+    heads_without_boxes.regions(nodes, head, named, settings.BOX)
     every = nodes.reshape(named[0], [-1, 4, 2], "each")
     count = nodes.cast(named[2], TensorProto.INT64, "found")
     quads = nodes.add("Slice", [every, nodes.ints("start", [0]), count, nodes.ints("axis", [0])], "quads")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from opgate.attach.facts import Network
-from opgate.onnx_models.rows import ROWS
+from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 

@@ -108,7 +108,7 @@ def probe_model(name: str, settings: dict[str, Any], tries_rows: bool) -> dict[s
 def _independent_rows(versions: Mapping[int, Any]) -> str:
     """Returns what shows that the rows of the newest version could be batched, which its config doesn't say. Empty if
     they are, or can't be."""
-    from opgate.onnx_models.rows import try_rows
+    from opgate.onnx_tools.row_dependence import try_rows
     from opgate.service.execution.scheduler import Scheduler
 
     model = versions[max(versions)] if versions else None

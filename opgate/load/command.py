@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opgate.infer import Inputs, Version, read_input
+from opgate.commands.infer import Inputs, Version, read_input
 
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo

@@ -39,8 +39,8 @@ _NAMED = re.compile(
 #: and a template.
 _ELEMENTWISE = re.compile(r"\bOPGATE_(FAST_)?ELEMENTWISE\(\s*(\w+)")
 _GENERATED = {
-    ".cpp": ("core/elementwise.h", "OPGATE_CPU_KERNEL", "CpuElementwise"),
-    ".cu": ("core/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
+    ".cpp": ("kernel_toolkit/elementwise.h", "OPGATE_CPU_KERNEL", "CpuElementwise"),
+    ".cu": ("kernel_toolkit/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
 }
 
 _Types = Mapping[str, "np.dtype[Any]"]

@@ -1,4 +1,4 @@
-"""Packs the values of attributes into bytes. call/packed.h reads them.
+"""Packs the values of attributes into bytes. op_call/packed.h reads them.
 
 Numbers are little-endian.
 

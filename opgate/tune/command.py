@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opgate.infer import Inputs, Repository, Version, read_input
+from opgate.commands.infer import Inputs, Repository, Version, read_input
 from opgate.load.command import Batch, Image, Shape
 
 if TYPE_CHECKING:

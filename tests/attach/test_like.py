@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opgate.attach.answers import Found, Told, agreement, iou, of_function, of_server
-from opgate.attach.like import compare, function_of
+from opgate.attach.comparison import compare, function_of
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
 from tests.attach import networks

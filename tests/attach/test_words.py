@@ -10,8 +10,8 @@ import pytest
 
 from opgate.attach import labels, post, pre
 from opgate.attach.facts import Network, listed, read_network, sizes_in
+from opgate.attach.pre_words import Pre
 from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
-from opgate.attach.words import Pre
 from opgate.service.repository.paths import read_labels
 from tests.attach import networks
 

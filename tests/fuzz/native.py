@@ -39,7 +39,7 @@ def _files() -> tuple[Path, ...]:
     folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
     codecs = sorted(path for path in (OPS / "images" / "codecs").glob("*.cpp") if "encoder" not in path.name)
     kernels = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-    core = [OPS / "call" / f"{name}.cpp" for name in ("configured", "core", "table")]
+    core = [OPS / "op_call" / f"{name}.cpp" for name in ("configured", "sources", "table")]
     return (*core, OPS / "images" / "resampling.cpp", *codecs, *kernels)
 
 

@@ -61,7 +61,7 @@ def replay(name, folder):
     return counts
 
 
-OF_THE_CORE = thorough("tests/ops_build/core has the grammar")
+OF_THE_CORE = thorough("tests/ops_build/kernel_toolkit has the grammar")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=OF_THE_CORE) if n == "signature" else n for n in REACHED])

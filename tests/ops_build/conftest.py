@@ -32,7 +32,7 @@ def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
     """Writes an op folder with a single source to `folder`, and returns how to build it, for ONNX Runtime on the CPU. All
     such builds have one domain, so that they share the objects of the core and of the adapter in the compiler's cache."""
     (folder / name).mkdir()
-    (folder / name / f"{name}.cpp").write_text(f'#include "core/op.h"\n{source}')
+    (folder / name / f"{name}.cpp").write_text(f'#include "kernel_toolkit/op.h"\n{source}')
     return replace(out_of_tree(folder, domain="own"), engines=("onnxruntime",), cuda="")
 
 

@@ -5,7 +5,7 @@ from tests.ops_build.faults import Fault
 FAULTS = [
     Fault("another channel", "roi_align_rotated", "ops/roi_align_rotated/roi_align_rotated.cu", "element / bins % channels", "element / bins", "heap-buffer-overflow"),
     Fault("a chunk too few", "layer_norm_backward", "norms/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
-    Fault("a sum before all have added to it", "layer_norm", "core/rows.cuh", "= value;\n  __syncthreads();", "= value;", "elements differ"),
+    Fault("a sum before all have added to it", "layer_norm", "kernel_toolkit/rows.cuh", "= value;\n  __syncthreads();", "= value;", "elements differ"),
     Fault("filters that are overwritten while they are read", "deform_conv2d", "ops/deform_conv2d/deform_conv2d.cu", "        __syncthreads();\n      }\n    }\n", "      }\n    }\n", "elements differ"),
     Fault("the last of a voxel's points for its first", "voxelize", "ops/voxelize/voxelize.cu", "begun[sorted.points[starts[voxel]]]", "begun[sorted.points[starts[voxel + 1] - 1]]", "elements differ"),
     Fault("a key that is only near", "voxel_of_point", "ops/voxel_of_point/voxel_of_point.cu", "place < v && keys[place] == key", "place < v", "elements differ"),
@@ -33,7 +33,7 @@ FAULTS = [
     Fault("the rows in another order", "scatter_reduce", "reductions/sorted.cuh", "{ return rows[i]; }", "{ return i; }", "elements differ"),
     Fault("the sorted positions ignored", "knn_query_backward", "ops/knn_query_backward/knn_query_backward.cu",
           "all.value(static_cast<std::int64_t>(positions[i]), axis)", "all.value(i, axis)", "elements differ"),
-    Fault("the points of the next cell too", "bev_pool_v2", "core/sorted.cuh", "(key + 1)", "(key + 2)", "elements differ"),
+    Fault("the points of the next cell too", "bev_pool_v2", "kernel_toolkit/sorted.cuh", "(key + 1)", "(key + 2)", "elements differ"),
     Fault("the samples of every level that shares a key", "multi_scale_deformable_attention_backward", "ops/multi_scale_deformable_attention_backward/multi_scale_deformable_attention_backward.cu",
           "if (number / sizes.points % sizes.levels != l) continue;", "", "elements differ"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),

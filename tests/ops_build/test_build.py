@@ -149,11 +149,11 @@ def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
 ADAPTERS = [f"adapters/{one.parent.name}" for one in sorted((SOURCE / "adapters").glob("*/__init__.py"))]
 
 
-@pytest.mark.parametrize("folder", ["signature", "call", *ADAPTERS])
+@pytest.mark.parametrize("folder", ["signature", "op_call", *ADAPTERS])
 def test_no_source_is_forgotten(folder: str) -> None:
     """The sources of the core and of an adapter are named in the one that includes them, or in a CMakeLists.txt."""
-    joined = SOURCE / (f"{folder}/adapter.cpp" if folder in ADAPTERS else "call/core.cpp")
-    lists = [SOURCE / "CMakeLists.txt", SOURCE / "gpu" / "CMakeLists.txt", SOURCE / folder / "CMakeLists.txt"]
+    joined = SOURCE / (f"{folder}/adapter.cpp" if folder in ADAPTERS else "op_call/sources.cpp")
+    lists = [SOURCE / "CMakeLists.txt", SOURCE / "gpu_check" / "CMakeLists.txt", SOURCE / folder / "CMakeLists.txt"]
     text = "".join(file.read_text() for file in [joined, *lists] if file.exists())
     sources = [f"{folder}/{file.name}" for file in (SOURCE / folder).glob("*.cpp") if file != joined]
     assert sources and not [source for source in sources if source not in text]
@@ -390,7 +390,11 @@ def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
     names = {op.name for op in read_table(library)}
     names |= {snake_case(name) for name in names}
     names -= {"asinh"}  # a function of the C library, too
-    sources = [file for folder in ("adapters", "signature", "call", "core") for file in (SOURCE / folder).rglob("*.*")]
+    sources = [
+        file
+        for folder in ("adapters", "signature", "op_call", "kernel_toolkit")
+        for file in (SOURCE / folder).rglob("*.*")
+    ]
     texts = [file.read_text() for file in sources if file.suffix in (".cpp", ".h", ".cuh", ".cu", ".py", ".txt")]
     assert len(texts) > 20
     assert not [text for text in texts if set(re.findall(r"\w+", text)) & names]

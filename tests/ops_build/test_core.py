@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def run_tests(program: str, *definitions: str) -> None:
-    """Builds a test program of tests/ops_build/core and runs it."""
+    """Builds a test program of tests/ops_build/kernel_toolkit and runs it."""
     work = PROJECT / "build" / "core_tests"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (

@@ -152,7 +152,7 @@ def test_the_program_goes_on_after_a_refusal(program: Path) -> None:
 def test_an_error_does_not_stick(tmp_path: Path) -> None:
     """CUDA keeps the last error, and the next good launch would report it."""
     (tmp_path / "main.cpp").write_text(
-        '#include "core/cuda.h"\n'
+        '#include "kernel_toolkit/cuda.h"\n'
         "#include <cstdio>\n"
         "using namespace opgate::cuda;\n"
         'void say(bool failed) { std::printf("%d%d ", failed, cudaGetLastError() != cudaSuccess); }\n'
@@ -184,7 +184,7 @@ def test_an_error_does_not_stick(tmp_path: Path) -> None:
 
 
 def test_no_kernel_waits_or_allocates() -> None:
-    for kernel in [*KERNELS, *(SOURCE / "core").glob("*.cuh")]:
+    for kernel in [*KERNELS, *(SOURCE / "kernel_toolkit").glob("*.cuh")]:
         calls = re.findall(r"cuda(?:Malloc|Free)\w*|cuda\w*Synchronize|cudaMemcpy\b|cudaMemset\b", kernel.read_text())
         assert not calls, f"{kernel.name}: {calls}"
 

@@ -18,15 +18,15 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
 
-from opgate.onnx_models import repository
+from opgate.onnx_tools import repository
 from opgate.ops_build.building.build import Build
 from tests.skips import need
 
 torch = pytest.importorskip("torch")
 need("onnxscript")
 
-from opgate.export import export  # noqa: E402
-from opgate.onnx_models.from_torch.factory import FactoryError, named  # noqa: E402
+from opgate.commands.export import export  # noqa: E402
+from opgate.onnx_tools.from_torch.factory import FactoryError, named  # noqa: E402
 
 HERE = "tests.ops_build.exported_modules"
 BOTH = pytest.mark.parametrize("exporter", ["dynamo", "legacy"])

@@ -20,7 +20,7 @@ from tests.ops_build.faults import Fault
 SLOW = thorough("the kernels compile anew for each fault")
 
 FAULTS = [
-    Fault("a lost remainder", "LeakyRelu", "call/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
+    Fault("a lost remainder", "LeakyRelu", "op_call/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
     Fault("a wrong constant", "Mish", "ops/mish/mish.h", "* (n / (n + V(2)))", "* (n / (n + V(1)))"),
     Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/leaky_relu.h", "V(alpha) * x, x)", "x, V(alpha) * x)"),
     Fault("operands swapped", "MyAdd", "ops/my_add/my_add.h", "V(2) * a + b", "a + V(2) * b"),
@@ -75,8 +75,8 @@ FAULTS = [
     Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/formula.h",
           "(value - geometry[2 + axis]) * geometry[axis]", "value * geometry[axis]"),
     Fault("a derivative without its second term", "MishBackward", "ops/mish/mish.h", "V(4) * x * (e + V(1))", "V(4) * (e + V(1))"),
-    Fault("the sum not rounded before it is normalized", "RMSNorm", "core/rows.h", "return wide_.read(total, length_);", "return to;"),
-    Fault("a mean that is rounded", "LayerNorm", "core/rows.h", "return ((x - shift) - rest) * scale;", "return (x - shift) * scale;"),
+    Fault("the sum not rounded before it is normalized", "RMSNorm", "kernel_toolkit/rows.h", "return wide_.read(total, length_);", "return to;"),
+    Fault("a mean that is rounded", "LayerNorm", "kernel_toolkit/rows.h", "return ((x - shift) - rest) * scale;", "return (x - shift) * scale;"),
     Fault("the weights of the first group", "GroupNorm", "ops/group_norm/group_norm.cpp", "first = group % groups * channels", "first = 0 * channels"),
     Fault("the mean's own gradient lost", "LayerNormBackward", "norms/row_gradients.h", "static_cast<C>(plain / length)", "C(0)"),
     Fault("only the last chunk of rows counts", "RMSNormBackward", "norms/row_gradients.h", "chunk = 0; chunk < chunks", "chunk = chunks - 1; chunk < chunks"),
@@ -136,7 +136,7 @@ FAULTS = [
     Fault("a derivative without its second term", "SwishBackward", "ops/swish_backward/swish_backward.h", "s.value + z * s.value * s.complement", "s.value"),
     Fault("always the exact formula", "Gelu", "ops/gelu/gelu.h", '== "tanh"', '== "tan"'),
     Fault("the density twice", "GeluBackward", "ops/gelu_backward/gelu_backward.h", "x * gaussian(x)", "V(2) * x * gaussian(x)"),
-    Fault("the sign lost", "Asinh", "core/elementary.h", "std::copysign(select(a <= 3.40282347e38f, finite, a), x)", "select(a <= 3.40282347e38f, finite, a)"),
+    Fault("the sign lost", "Asinh", "kernel_toolkit/elementary.h", "std::copysign(select(a <= 3.40282347e38f, finite, a), x)", "select(a <= 3.40282347e38f, finite, a)"),
     Fault("the ceiling before the floor", "ClampedRelu", "ops/clamped_relu/clamped_relu.h", "select(positive > V(ceiling), V(ceiling), positive)", "select(x > V(ceiling), V(ceiling), positive)"),
     Fault("the weights of the classes swapped", "SigmoidFocalLoss", "ops/sigmoid_focal_loss/sigmoid_focal_loss.h", "V(alpha) * target + (V(1) - V(alpha)) * other", "V(alpha) * other + (V(1) - V(alpha)) * target"),
     Fault("a factor lost", "SigmoidFocalLossBackward", "ops/sigmoid_focal_loss_backward/sigmoid_focal_loss_backward.h", "slope + V(gamma) * (t.entropy * relative)", "slope + t.entropy * relative"),

@@ -18,11 +18,11 @@ from opgate.ops_build.building.toolchain import NO_GPU, Cuda
 from opgate.ops_build.case import Case
 from opgate.ops_build.cuda_emulation import build as emulated
 from opgate.ops_build.engines.engine import Absent
-from opgate.ops_build.gpu import check
-from opgate.ops_build.gpu.check import Result, page, run_stage
-from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
-from opgate.ops_build.gpu.items import Item, items_of, measured
-from opgate.ops_build.gpu.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
+from opgate.ops_build.gpu_check import check
+from opgate.ops_build.gpu_check.check import Result, page, run_stage
+from opgate.ops_build.gpu_check.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
+from opgate.ops_build.gpu_check.items import Item, items_of, measured
+from opgate.ops_build.gpu_check.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op
@@ -127,7 +127,7 @@ def test_memory_that_a_kernel_leaves_as_it_was_is_found(tmp_path: Path) -> None:
 
 _MOST_OF_IT = """
 #pragma once
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 OPGATE_OP(MostOfIt, "MostOfIt(x: f32[n]) -> (y: f32[n])", "x, but for its last element.")
 """
 _MOST_OF_IT_CPU = """
@@ -142,7 +142,7 @@ struct Cpu {
 OPGATE_CPU_KERNEL(MostOfIt, Cpu)
 """
 _MOST_OF_IT_CUDA = """
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "most_of_it.h"
 struct Same {
   template <typename V>
@@ -180,7 +180,7 @@ def playing(tmp_path: Path, body: str) -> Callable[[int], Sequence[str]]:
     script = tmp_path / "stage.py"
     script.write_text(
         "import os, sys, time\n"
-        "from opgate.ops_build.gpu.events import *\n"
+        "from opgate.ops_build.gpu_check.events import *\n"
         "skip = int(sys.argv[1])\n"
         "def say(event): print(event_line(event), end='', flush=True)\n" + body
     )

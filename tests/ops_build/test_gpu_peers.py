@@ -16,7 +16,7 @@ from opgate.ops_build.table import Op, read_table
 
 pytest.importorskip("torch")
 
-from opgate.ops_build.gpu.peers import NO_PEER, PEERS, peer_arguments
+from opgate.ops_build.gpu_check.peers import NO_PEER, PEERS, peer_arguments
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from opgate.onnx_models.fusions import FUSIONS, Candidate
-from opgate.onnx_models.import_model import Setting, import_model
-from opgate.onnx_models.trials import Trials, difference, medians
-from opgate.onnx_models.values import Values
+from opgate.onnx_tools.fusions import FUSIONS, Candidate
+from opgate.onnx_tools.import_model import Setting, import_model
+from opgate.onnx_tools.replacement_trials import Trials, difference, medians
+from opgate.onnx_tools.values import Values
 from opgate.ops_build.case import Array
 from opgate.ops_build.table import read_table
 

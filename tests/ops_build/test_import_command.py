@@ -16,10 +16,10 @@ from click.testing import Result
 from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 from typer.testing import CliRunner
 
-from opgate.import_model import import_model as import_command
-from opgate.onnx_models import foreign
-from opgate.onnx_models.import_model import Setting, import_model
-from opgate.onnx_models.unknown import engines_of, unknown_ops
+from opgate.commands.import_model import import_model as import_command
+from opgate.onnx_tools import foreign
+from opgate.onnx_tools.import_model import Setting, import_model
+from opgate.onnx_tools.unknown_nodes import engines_of, unknown_ops
 from opgate.ops_build.table import read_table
 
 #: No timing decides whether a test passes.

@@ -17,7 +17,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 if find_spec("tf2onnx") is None:
     pytest.skip("the Python package tf2onnx is not installed", allow_module_level=True)
 
-from opgate.onnx_models.conversion import ConversionError
+from opgate.onnx_tools.conversion import ConversionError
 from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.table import read_table
@@ -200,7 +200,7 @@ def test_a_version_that_is_there_stays(models: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "opgate.onnx_models.from_tensorflow", raising=False)
+    monkeypatch.delitem(sys.modules, "opgate.onnx_tools.from_tensorflow", raising=False)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     result = in_process(models / "random", "--to", tmp_path / "m")
     assert result.exit_code == 1
@@ -209,7 +209,7 @@ def test_a_missing_package_is_named(models: Path, tmp_path: Path, monkeypatch: p
 
 def test_an_op_whose_library_for_tensorflow_is_not_there(library: Path, ops: Any, tmp_path: Path) -> None:
     """The node is in the model, and neither TensorFlow nor tf2onnx knows it."""
-    from opgate.onnx_models.from_tensorflow import with_ops
+    from opgate.onnx_tools.from_tensorflow import with_ops
 
     node = helper.make_node("TFL_Mine>Thing", ["x"], ["y"])
     model = helper.make_model(helper.make_graph([node], "g", [], []))
@@ -218,7 +218,7 @@ def test_an_op_whose_library_for_tensorflow_is_not_there(library: Path, ops: Any
 
 
 def test_an_attribute_that_tf2onnx_has_lost(fixture_library: Path, ops: Any) -> None:
-    from opgate.onnx_models.from_tensorflow import with_ops
+    from opgate.onnx_tools.from_tensorflow import with_ops
 
     (op,) = [op for op in read_table(fixture_library) if op.name == "NearestSum"]
     node = helper.make_node(type_of(op), ["points"], ["sum"], domain=op.domain)

@@ -11,12 +11,12 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from opgate.onnx_models import netron_view
-from opgate.onnx_models.flops import flops_of
-from opgate.onnx_models.inspection import by_op, inspect
-from opgate.onnx_models.model_inputs import InputError
-from opgate.onnx_models.run_model import Libraries
-from opgate.onnx_models.values import Values
+from opgate.onnx_tools import netron_view
+from opgate.onnx_tools.flops import flops_of
+from opgate.onnx_tools.inspection import by_op, inspect
+from opgate.onnx_tools.model_inputs import InputError
+from opgate.onnx_tools.run_model import Libraries
+from opgate.onnx_tools.values import Values
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.table import read_table

@@ -20,7 +20,7 @@ FILES = {
 #pragma once
 #include <limits>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SegmentMax, "<T: f32|i32> SegmentMax(x: T[n,c], ends: i32[s]) -> (y: T[s,c])",
           "The greatest of each column in each segment of rows; the lowest number where a segment is empty.")
@@ -56,7 +56,7 @@ struct SegmentMaxCpu {
 OPGATE_CPU_KERNEL(SegmentMax, SegmentMaxCpu)
 """,
     "segment_max.cu": r"""
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "segment_max.h"
 
 template <typename T>

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from opgate.doctor.models import check_model
-from opgate.onnx_models.rows import Rows, try_rows
+from opgate.onnx_tools.row_dependence import Rows, try_rows
 from opgate.service.settings import Settings
 from tests.service.onnx_models import save, value
 

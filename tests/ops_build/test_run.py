@@ -18,12 +18,12 @@ import typer
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
-from opgate.onnx_models import shape_functions
-from opgate.onnx_models.model_inputs import InputError, feeds
-from opgate.onnx_models.shape_functions import ShapeFunctionError, get_dtype, get_shape, infer_shapes, unknown_shapes
+from opgate.commands.run import run
+from opgate.onnx_tools import shape_functions
+from opgate.onnx_tools.model_inputs import InputError, feeds
+from opgate.onnx_tools.shape_functions import ShapeFunctionError, get_dtype, get_shape, infer_shapes, unknown_shapes
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.toolchain import toolchain_folder
-from opgate.run import run
 
 HERE = Path(__file__).parent
 

@@ -24,7 +24,7 @@ SANITIZERS = "address,undefined"
 PICTURES = ("test_image_ops.py", "test_bitmaps.py", "test_picture_fits.py", "test_fuzzed_files.py")
 #: An op that reads past its memory, in the library with the others.
 OVERRUN = """
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 OPGATE_OP(Overrun, "Overrun(x: f32[n]) -> (y: f32[n])", "Reads past its scratch memory.")
 namespace opgate::ops { struct OverrunCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs& out)
 const { std::vector<float> v(4); volatile int i = 4; *out["y"].data<float>() = v.data()[i]; return {}; } }; }

@@ -53,7 +53,7 @@ SOURCE = """
 #pragma GCC diagnostic ignored "-Wvolatile"
 #include <cstdlib>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Strays, "Strays(x: f32[n]; how: {%s}=good) -> (y: f32[n])", "2 x, and an error of its author.")
 
@@ -262,7 +262,7 @@ def test_sanitizers(programs: dict[str, Engine], op: Op, sanitizer: str, way: st
 
 CUDA = """
 #include "{name}.h"
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace {{
 __global__ void twice(std::int64_t n, const float* x, float* y) {{
@@ -289,7 +289,7 @@ def cuda_op(folder: Path, name: str, offset: str = "", registration: str = "OPGA
     tag = name.title()
     (folder / name).mkdir()
     (folder / name / f"{name}.h").write_text(
-        f'#pragma once\n#include "core/op.h"\nOPGATE_OP({tag}, "{tag}(x: f32[n]) -> (y: f32[n])", "2 x.")\n'
+        f'#pragma once\n#include "kernel_toolkit/op.h"\nOPGATE_OP({tag}, "{tag}(x: f32[n]) -> (y: f32[n])", "2 x.")\n'
     )
     (folder / name / f"{name}.cpp").write_text(
         f'#include "{name}.h"\nstruct Cpu {{ opgate::Status operator()(opgate::Context&, const opgate::Inputs& in, '

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from opgate.onnx_models.for_tensorrt import for_tensorrt, rewrite_file
+from opgate.onnx_tools.for_tensorrt import for_tensorrt, rewrite_file
 from opgate.ops_build import dtypes
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.building.options import SOURCE

@@ -1,4 +1,4 @@
-"""The Python walk over a signature, tested with the cases that the C++ core runs too (tests/ops_build/core)."""
+"""The Python walk over a signature, tested with the cases that the C++ core runs too (tests/ops_build/kernel_toolkit)."""
 
 from __future__ import annotations
 

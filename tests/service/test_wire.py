@@ -743,7 +743,7 @@ def test_heads_are_kept_by_several_threads(monkeypatch):
     """A plan that makes room for another is removed once."""
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr("opgate.service.wire.plan._MAX_PLANS", 4)
+    monkeypatch.setattr("opgate.service.wire.request_plan._MAX_PLANS", 4)
     decoder = Decoder(spec(), LIMITS)
 
     def decode(i):

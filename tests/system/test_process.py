@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import typer
 
-from opgate.serve import serve
+from opgate.commands.serve import serve
 from opgate.service.settings import Settings
 from tests.service.onnx_models import batching, double
 from tests.system.running import ROOT, Server, running

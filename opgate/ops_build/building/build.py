@@ -29,7 +29,7 @@ from opgate.ops_build.building.toolchain import (
 )
 from opgate.ops_build.op_folder import op_folders
 
-#: The CMake targets of gpu/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
+#: The CMake targets of gpu_check/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
 RUNNER = "opgate_gpu_runner"
 CPU_RUNNER = "opgate_cpu_runner"
 
@@ -102,8 +102,8 @@ def _check_sources(options: BuildOptions) -> None:
 
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
-    """Builds the host program of the kernels (gpu/runner.cpp) and returns its path. `build` must have run with the same
-    options. Raises BuildError."""
+    """Builds the host program of the kernels (gpu_check/runner.cpp) and returns its path. `build` must have run
+    with the same options. Raises BuildError."""
     with locked(options.output):
         _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)

@@ -13,7 +13,7 @@ from opgate.ops_build.op_folder import op_folders
 
 SOURCE = Path(__file__).resolve().parents[1]
 #: The folders there with the C++ and CUDA that ops are made of, beside the ops and the adapters.
-ROOMS = ("signature", "call", "core", "points", "norms", "reductions", "detection", "images")
+ROOMS = ("signature", "op_call", "kernel_toolkit", "points", "norms", "reductions", "detection", "images")
 #: The folder that opgate's own ops are built into.
 DEFAULT_OUTPUT = folders.builds() / "ops"
 #: The levels of x86-64 for which the CPU kernels are compiled, besides for every processor. ARM has none.
@@ -33,7 +33,7 @@ class BuildOptions:
     `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
     folder `output`. `arch` are the compiler's flags for the instruction set, or "native" for that of this machine's
     processor; OPGATE_ARCH in the environment is its default. Without any, a library has the kernels for every processor
-    and for each of `cpu_levels`, and chooses when it is loaded (call/cpu_level.h). `engines` are the engines to build
+    and for each of `cpu_levels`, and chooses when it is loaded (op_call/cpu_level.h). `engines` are those to build
     for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one: two of
     them may not give the same name to different things. OPGATE_BATCH in the environment is its default. More make a
     full build faster, and one after an edit slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "core/elementary.h"
 #include "detection/greater.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/elementary.h"
 
 namespace opgate::detection {
 

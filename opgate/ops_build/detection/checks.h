@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "call/kernel.h"
+#include "op_call/kernel.h"
 
 namespace opgate::detection {
 

@@ -14,8 +14,8 @@
 //   void finish(i, count) const                                  fills the unused rows, in all threads of a block
 #pragma once
 
-#include "core/elementwise.cuh"
 #include "kept_rows.h"
+#include "kernel_toolkit/elementwise.cuh"
 #include "nms.h"
 
 namespace opgate::detection {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/convert.h"
 #include "greater.h"
+#include "kernel_toolkit/convert.h"
 #include "nms.h"
 
 namespace opgate::detection {

@@ -1,7 +1,7 @@
 // The outputs of an op that keeps some of its boxes as they are, for every device.
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::detection {
 

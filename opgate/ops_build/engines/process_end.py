@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-#: Lines that say more about an end than the last ones: those of the guard (call/guard.h) and of the sanitizers.
+#: Lines that say more about an end than the last ones: those of the guard (op_call/guard.h) and of the sanitizers.
 TELLING = re.compile(
     r": the kernel |^(SUMMARY|(READ|WRITE) of size)|: runtime error: |^emulation: |^terminate called|^\s*what\(\):"
 )

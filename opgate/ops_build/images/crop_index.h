@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "call/kernel.h"
+#include "op_call/kernel.h"
 
 namespace opgate::images {
 

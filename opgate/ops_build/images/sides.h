@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "call/kernel.h"
+#include "op_call/kernel.h"
 
 namespace opgate::images {
 

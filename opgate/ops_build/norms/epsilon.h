@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::ops {
 

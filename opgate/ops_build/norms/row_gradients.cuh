@@ -1,7 +1,7 @@
 // The gradients of the norms over the last axis, on CUDA. row_gradients.h has the formulas.
 #pragma once
 
-#include "core/rows.cuh"
+#include "kernel_toolkit/rows.cuh"
 #include "norms/epsilon.h"
 
 namespace opgate::ops::row_gradients {

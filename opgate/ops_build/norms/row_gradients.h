@@ -1,8 +1,8 @@
 // The gradients of the norms over the last axis, on the CPU.
 #pragma once
 
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
 #include "norms/epsilon.h"
 
 namespace opgate::ops {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "call/inputs.h"
+#include "op_call/inputs.h"
 
 namespace opgate::ops::knn_query {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "call/kernel.h"
+#include "op_call/kernel.h"
 
 namespace opgate::ops::knn_query {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <type_traits>
 
-#include "core/numbers.h"
-#include "core/op.h"
+#include "kernel_toolkit/numbers.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::ops::segment_reduce {
 

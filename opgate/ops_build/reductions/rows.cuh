@@ -1,8 +1,8 @@
 // Reduces rows on CUDA.
 #pragma once
 
-#include "core/elementwise.cuh"
 #include "formula.h"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::segment_reduce {
 

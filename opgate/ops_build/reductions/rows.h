@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/elementwise.h"
 #include "formula.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::segment_reduce {
 namespace {

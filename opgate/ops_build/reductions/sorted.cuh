@@ -1,7 +1,7 @@
 // Rows in the order of their keys, on CUDA.
 #pragma once
 
-#include "core/sorted.cuh"
+#include "kernel_toolkit/sorted.cuh"
 
 namespace opgate::ops::scatter_reduce {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "call/invoke.h"
-#include "call/packed.h"
-#include "call/table_json.h"
+#include "op_call/invoke.h"
+#include "op_call/packed.h"
+#include "op_call/table_json.h"
 
 namespace opgate::runner {
 

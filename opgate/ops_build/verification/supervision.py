@@ -22,7 +22,7 @@ from opgate.ops_build.table import Op
 TIME_LIMIT = 60.0
 #: Seconds that a process may take until its engines are there.
 START_LIMIT = 300.0
-#: The environment of the processes: kernels on the CPU run on guarded tensors (call/guard.h).
+#: The environment of the processes: kernels on the CPU run on guarded tensors (op_call/guard.h).
 GUARD = {"OPGATE_GUARD": "1"}
 
 

@@ -30,7 +30,7 @@ from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.process_calls import MOST_CALLS, CallsOfProcess
 from opgate.service.isolation.python_job import Job, envelope_of, response_of, settle
 from opgate.service.isolation.tensors import BF16
-from opgate.service.isolation.turns import Turns
+from opgate.service.isolation.thread_and_loop import Turns
 
 # Seconds in which a model may end itself.
 _FINALIZE = 10.0

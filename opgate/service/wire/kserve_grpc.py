@@ -29,7 +29,7 @@ from opgate.service.wire.kserve_rules import (
     shared_place,
     wanted_output,
 )
-from opgate.service.wire.plan import SHAPE, Plan, Plans
+from opgate.service.wire.request_plan import SHAPE, Plan, Plans
 from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 

@@ -31,7 +31,7 @@ from opgate.service.wire.kserve_rules import (
     shared_place,
     wanted_output,
 )
-from opgate.service.wire.plan import MAX_PLAN_BYTES, SHAPE, Plan, Plans, Shapes
+from opgate.service.wire.request_plan import MAX_PLAN_BYTES, SHAPE, Plan, Plans, Shapes
 from opgate.service.wire.responses import refuse_decoupled
 from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 

@@ -5,9 +5,9 @@
 // runs twice, on memory that begins with two patterns, so that an element that it doesn't write is found.
 #include <cstring>
 
-#include "call/invoke.h"
-#include "call/table.h"
 #include "fuzz.h"
+#include "op_call/invoke.h"
+#include "op_call/table.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <map>
 #include <thread>
 
-#include "call/invoke.h"
-#include "core/elementwise.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/op.h"
+#include "op_call/invoke.h"
 
 namespace opgate {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "signature/attributes.h"
 #include "signature/parser.h"
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 
 #include "adapters/onnxruntime/api.h"
-#include "gpu/caller.h"
+#include "gpu_check/caller.h"
 
 // The types that the C API keeps opaque.
 

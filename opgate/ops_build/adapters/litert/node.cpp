@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "adapters/shared/tensorflow_names.h"
+#include "adapters/tensorflow_names.h"
 
 namespace opgate::litert {
 namespace {

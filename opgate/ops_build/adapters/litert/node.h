@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "call/invoke.h"
-#include "call/threads.h"
 #include "flexbuffer.h"
+#include "op_call/invoke.h"
+#include "op_call/threads.h"
 #include "signature/symbols.h"
 #include "tflite/core/c/common.h"
 

@@ -13,10 +13,10 @@
 #include <memory>
 #include <mutex>
 
-#include "call/invoke.h"
-#include "call/packed.h"
-#include "call/running.h"
-#include "call/threads.h"
+#include "op_call/invoke.h"
+#include "op_call/packed.h"
+#include "op_call/running.h"
+#include "op_call/threads.h"
 
 namespace opgate::numpy {
 namespace {

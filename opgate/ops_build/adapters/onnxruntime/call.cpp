@@ -6,7 +6,7 @@
 #include "inference.h"
 
 #ifdef OPGATE_WITH_CUDA
-#include "core/cuda.h"
+#include "kernel_toolkit/cuda.h"
 #endif
 
 namespace opgate::ort {

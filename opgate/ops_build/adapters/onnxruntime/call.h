@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api.h"
-#include "call/invoke.h"
+#include "op_call/invoke.h"
 
 namespace opgate::ort {
 

@@ -1,6 +1,6 @@
 #include "inference.h"
 
-#include "call/invoke.h"
+#include "op_call/invoke.h"
 
 namespace opgate::ort {
 namespace {

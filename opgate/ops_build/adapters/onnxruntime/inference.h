@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "api.h"
-#include "call/node.h"
-#include "call/table.h"
+#include "op_call/node.h"
+#include "op_call/table.h"
 #include "signature/symbols.h"
 #include "value.h"
 

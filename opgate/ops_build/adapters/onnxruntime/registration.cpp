@@ -6,8 +6,8 @@
 
 #include "api.h"
 #include "call.h"
-#include "call/running.h"
 #include "inference.h"
+#include "op_call/running.h"
 
 namespace opgate::ort {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "api.h"
-#include "call/tensor.h"
+#include "op_call/tensor.h"
 #include "signature/signature.h"
 
 namespace opgate::ort {

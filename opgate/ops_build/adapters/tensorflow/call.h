@@ -1,8 +1,8 @@
 // The kernel of one node, and its calls.
 #pragma once
 
-#include "call/invoke.h"
 #include "definition.h"
+#include "op_call/invoke.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace opgate::tf {

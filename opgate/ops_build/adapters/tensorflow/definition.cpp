@@ -1,6 +1,6 @@
 #include "definition.h"
 
-#include "adapters/shared/tensorflow_names.h"
+#include "adapters/tensorflow_names.h"
 
 namespace opgate::tf {
 namespace {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "adapters/shared/tensorflow_names.h"
+#include "adapters/tensorflow_names.h"
 #include "api.h"
-#include "call/table.h"
+#include "op_call/table.h"
 #include "signature/attributes.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_def.pb.h"

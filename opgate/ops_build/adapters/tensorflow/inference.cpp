@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "call/invoke.h"
+#include "op_call/invoke.h"
 
 namespace opgate::tf {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/cuda.h"
+#include "kernel_toolkit/cuda.h"
 
 namespace opgate::tensorrt {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <deque>
 
-#include "call/invoke.h"
 #include "layout.h"
+#include "op_call/invoke.h"
 
 namespace opgate::tensorrt {
 

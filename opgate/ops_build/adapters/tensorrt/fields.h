@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "call/table.h"
+#include "op_call/table.h"
 
 namespace opgate::tensorrt {
 

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "call/invoke.h"
+#include "op_call/invoke.h"
 
 namespace opgate::tensorrt {
 

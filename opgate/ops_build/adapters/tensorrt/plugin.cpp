@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "call.h"
-#include "core/cuda.h"
 #include "expressions.h"
+#include "kernel_toolkit/cuda.h"
 #include "log.h"
 
 namespace opgate::tensorrt {

@@ -3,9 +3,9 @@
 
 #include <NvInferRuntime.h>
 
-#include "call/kernel_cache.h"
 #include "fields.h"
 #include "layout.h"
+#include "op_call/kernel_cache.h"
 
 namespace opgate::tensorrt {
 

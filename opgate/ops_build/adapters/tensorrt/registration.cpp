@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
-#include "call/invoke.h"
 #include "log.h"
+#include "op_call/invoke.h"
 #include "plugin.h"
 
 namespace opgate::tensorrt {

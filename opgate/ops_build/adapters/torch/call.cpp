@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "call/invoke.h"
 #include "layout.h"
+#include "op_call/invoke.h"
 
 #ifdef OPGATE_WITH_CUDA
-#include "core/cuda.h"
+#include "kernel_toolkit/cuda.h"
 #endif
 
 namespace opgate::libtorch {

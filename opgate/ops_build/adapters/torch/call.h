@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arguments.h"
-#include "call/kernel_cache.h"
+#include "op_call/kernel_cache.h"
 #include "schema.h"
 
 namespace opgate::libtorch {

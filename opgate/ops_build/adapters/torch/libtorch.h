@@ -7,7 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "call/tensor.h"
+#include "op_call/tensor.h"
 #include "signature/status.h"
 
 namespace opgate::libtorch {

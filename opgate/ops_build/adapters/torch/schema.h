@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "call/table.h"
+#include "op_call/table.h"
 
 namespace opgate::libtorch {
 

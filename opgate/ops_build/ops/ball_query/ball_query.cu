@@ -1,6 +1,6 @@
 #include "ball_query.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "points/distance.h"
 #include "points/segments.cuh"
 

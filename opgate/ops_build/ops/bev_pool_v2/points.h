@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::ops::bev_pool_v2 {
 

@@ -1,7 +1,7 @@
 // Weighted sums of rows on CUDA, and the points that belong to each of them.
 #pragma once
 
-#include "core/sorted.cuh"
+#include "kernel_toolkit/sorted.cuh"
 #include "points.h"
 
 namespace opgate::ops::bev_pool_v2 {

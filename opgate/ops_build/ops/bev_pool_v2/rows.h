@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
 #include "points.h"
 
 namespace opgate::ops::bev_pool_v2 {

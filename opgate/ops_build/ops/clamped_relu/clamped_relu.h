@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(ClampedRelu, "<T: f16|bf16|f32|f64> ClampedRelu(x: T[...]; ceiling: float=6) -> (y: T[...])",
           "min(max(x, 0), ceiling), elementwise.")

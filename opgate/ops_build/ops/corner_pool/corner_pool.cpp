@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/convert.h"
+#include "kernel_toolkit/convert.h"
 
 namespace opgate::ops::corner_pool {
 namespace {

@@ -1,6 +1,6 @@
 #include "corner_pool.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::corner_pool {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(CornerPool,
           "<T: f16|bf16|f32|f64> CornerPool(x: T[n,c,h,w]; mode: {top|bottom|left|right}) -> (y: T[n,c,h,w])",

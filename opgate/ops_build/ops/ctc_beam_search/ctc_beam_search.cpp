@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/convert.h"
 #include "detection/best.h"
+#include "kernel_toolkit/convert.h"
 
 namespace opgate::ops::ctc_beam_search {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(CTCBeamSearch,
           "<T: f16|bf16|f32> CTCBeamSearch(logits: T[n,t,c]; beam_width: int=10, blank: int=0, "

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/convert.h"
 #include "detection/best.h"
+#include "kernel_toolkit/convert.h"
 
 namespace opgate::ops::ctc_greedy_decode {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(CTCGreedyDecode,
           "<T: f16|bf16|f32> CTCGreedyDecode(logits: T[n,t,c]; blank: int=0, activation: {softmax|none}=softmax) "

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
 #include "images/sides.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(DBPostprocess,
           "DBPostprocess(probabilities: f32[n,1,h,w], geometry?: f32[n,6], thresholds?: f32[n], "

@@ -1,6 +1,6 @@
 #include "decode_audio.h"
 
-#include "core/ends.h"
+#include "kernel_toolkit/row_ends.h"
 #include "wav.h"
 
 namespace opgate::ops::decode_audio {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(DecodeAudio,
           "DecodeAudio(data: u8[total], ends: i32[n]; samples: int, sample_rate: int=16000) "

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/bytes.h"
+#include "kernel_toolkit/bytes.h"
 
 namespace opgate::ops::decode_audio {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/bytes.h"
+#include "kernel_toolkit/bytes.h"
 
 namespace opgate::ops::decode_points {
 

@@ -1,7 +1,7 @@
 #include "decode_points.h"
 
 #include "cloud.h"
-#include "core/ends.h"
+#include "kernel_toolkit/row_ends.h"
 
 namespace opgate::ops::decode_points {
 namespace {

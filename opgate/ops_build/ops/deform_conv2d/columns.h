@@ -5,11 +5,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/elementwise.h"
-#include "core/rows.h"
-#include "core/sample.h"
 #include "gemm.h"
 #include "geometry.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
+#include "kernel_toolkit/sample.h"
 
 namespace opgate::ops::deform_conv2d {
 namespace {

@@ -1,6 +1,6 @@
 #include "deform_conv2d.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "sample.cuh"
 
 namespace opgate::ops::deform_conv2d {

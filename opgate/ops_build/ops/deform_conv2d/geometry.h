@@ -5,8 +5,8 @@
 #include <limits>
 #include <string>
 
-#include "core/numbers.h"
-#include "core/op.h"
+#include "kernel_toolkit/numbers.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::ops::deform_conv2d {
 

@@ -1,8 +1,8 @@
 // Where DeformConv2d samples its input, on CUDA.
 #pragma once
 
-#include "core/sample.h"
 #include "geometry.h"
+#include "kernel_toolkit/sample.h"
 
 namespace opgate::ops::deform_conv2d {
 

@@ -1,7 +1,7 @@
 #include "deform_conv2d_backward.h"
 
-#include "core/rows.cuh"
-#include "core/sorted.cuh"
+#include "kernel_toolkit/rows.cuh"
+#include "kernel_toolkit/sorted.cuh"
 #include "ops/deform_conv2d/sample.cuh"
 
 namespace opgate::ops::deform_conv2d_backward {

@@ -3,9 +3,9 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
 #include "detection/checks.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(
     DetectionPostprocess,

@@ -1,6 +1,6 @@
 #include "draw_bounding_boxes.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::draw_bounding_boxes {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "names.h"
 
 OPGATE_OP(DrawBoundingBoxes,

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "ops/draw_bounding_boxes/names.h"
 
 OPGATE_OP(DrawPolygons,

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 namespace opgate::ops::fake_quantize {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "channels.h"
-#include "core/elementwise.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::fake_quantize {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "channels.h"
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::fake_quantize {
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "points/segments.h"
 
 OPGATE_OP(FarthestPointSample,

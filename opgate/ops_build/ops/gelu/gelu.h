@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Gelu, "<T: f16|bf16|f32|f64> Gelu(x: T[...]; approximate: {none|tanh}=none) -> (y: T[...])",
           "x times the normal distribution's share below x, or an approximation with tanh, elementwise.")

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/elementwise.h"
 #include "formula.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::grid_cluster {
 namespace {

@@ -1,7 +1,7 @@
 #include "grid_cluster.h"
 
-#include "core/elementwise.cuh"
 #include "formula.h"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::grid_cluster {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(GridCluster,
           "<T: f32|f64> GridCluster(pos: T[n,d], size: T[d], start?: T[d], end?: T[d]) -> (cluster: i64[n])",

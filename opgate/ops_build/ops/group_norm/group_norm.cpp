@@ -1,7 +1,7 @@
 #include "group_norm.h"
 
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
 
 namespace opgate::ops::group_norm {
 namespace {

@@ -1,6 +1,6 @@
 #include "group_norm.h"
 
-#include "core/rows.cuh"
+#include "kernel_toolkit/rows.cuh"
 
 namespace opgate::ops::group_norm {
 namespace {

@@ -1,8 +1,8 @@
 #include "image_preprocess.h"
 
-#include "core/ends.h"
 #include "exact_resize.h"
 #include "images/codecs/decoder.h"
+#include "kernel_toolkit/row_ends.h"
 #include "placement.h"
 #include "resampler.h"
 #include "settings.h"

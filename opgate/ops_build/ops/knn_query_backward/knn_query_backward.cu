@@ -1,7 +1,7 @@
 #include "knn_query_backward.h"
 
-#include "core/sorted.cuh"
 #include "formula.h"
+#include "kernel_toolkit/sorted.cuh"
 
 namespace opgate::ops::knn_query_backward {
 namespace {

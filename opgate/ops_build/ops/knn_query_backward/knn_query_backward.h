@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(KNNQueryBackward,
           "<T: f32|f64> KNNQueryBackward(grad_dist: T[m,nsample], xyz: T[n,d], idx: i32[m,nsample], "

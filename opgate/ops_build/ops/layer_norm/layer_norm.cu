@@ -1,6 +1,6 @@
 #include "layer_norm.h"
 
-#include "core/rows.cuh"
+#include "kernel_toolkit/rows.cuh"
 
 namespace opgate::ops::layer_norm {
 namespace {

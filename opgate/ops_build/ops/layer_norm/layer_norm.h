@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "norms/epsilon.h"
 
 OPGATE_OP(LayerNorm,

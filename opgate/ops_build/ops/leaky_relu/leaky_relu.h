@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(LeakyRelu, "<T: f16|bf16|f32|f64> LeakyRelu(x: T[...]; alpha: float=0.01) -> (y: T[...])",
           "x where x >= 0, alpha x elsewhere.")

@@ -1,6 +1,6 @@
 #include "log_mel_spectrogram.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::log_mel_spectrogram {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(LogMelSpectrogram,
           "LogMelSpectrogram(pcm: f32[n,t]; sample_rate: int=16000, n_fft: int=400, win_length: int=0, "

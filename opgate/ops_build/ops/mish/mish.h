@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Mish, "<T: f16|bf16|f32|f64> Mish(x: T[...]) -> (y: T[...])", "x tanh(ln(1 + exp(x))), elementwise.")
 

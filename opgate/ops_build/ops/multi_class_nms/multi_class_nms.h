@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/op.h"
 #include "detection/checks.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(MultiClassNMS,
           "MultiClassNMS(boxes: f32[n,a,4], scores: f32[n,c,a]; score_threshold: float=0.05, "

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
 #include "samples.h"
 
 namespace opgate::ops::multi_scale_deformable_attention {

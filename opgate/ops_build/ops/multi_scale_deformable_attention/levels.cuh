@@ -1,7 +1,7 @@
 // What the kernels of MultiScaleDeformableAttention and of its gradient have in common on CUDA.
 #pragma once
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "samples.h"
 
 namespace opgate::ops::multi_scale_deformable_attention {

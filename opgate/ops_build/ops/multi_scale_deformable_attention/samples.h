@@ -4,9 +4,9 @@
 #include <limits>
 #include <string>
 
-#include "core/numbers.h"
-#include "core/op.h"
-#include "core/sample.h"
+#include "kernel_toolkit/numbers.h"
+#include "kernel_toolkit/op.h"
+#include "kernel_toolkit/sample.h"
 
 namespace opgate::ops::multi_scale_deformable_attention {
 

@@ -1,6 +1,6 @@
 #include "multi_scale_deformable_attention_backward.h"
 
-#include "core/sorted.cuh"
+#include "kernel_toolkit/sorted.cuh"
 #include "ops/multi_scale_deformable_attention/levels.cuh"
 
 namespace opgate::ops::multi_scale_deformable_attention_backward {

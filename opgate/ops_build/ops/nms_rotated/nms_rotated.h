@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "core/op.h"
 #include "detection/checks.h"
 #include "detection/rotated.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(NMSRotated,
           "NMSRotated(boxes: f32[n,a,5], scores: f32[n,c,a], box_labels?: i32[n,a]; score_threshold: float=0.05, "

@@ -1,7 +1,7 @@
 #include "perspective_crop.h"
 
-#include "core/elementwise.h"
 #include "images/crop_index.h"
+#include "kernel_toolkit/elementwise.h"
 #include "quad_map.h"
 
 namespace opgate::ops::perspective_crop {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <string>
 
-#include "core/op.h"
 #include "images/normalization.h"
 #include "images/sides.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(PerspectiveCrop,
           "PerspectiveCrop(image: u8[n,h,w,3], quads: f32[r,4,2], index?: i32[r]; height: int, width: int, "

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/elementwise.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::resample_audio {
 namespace {

@@ -1,6 +1,6 @@
 #include "resample_audio.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::resample_audio {
 namespace {

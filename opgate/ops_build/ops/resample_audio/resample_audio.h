@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(ResampleAudio,
           "ResampleAudio(x: f32[n,t]; from_rate: int, to_rate: int, zeros: int=10, beta: float=5) "

@@ -2,8 +2,8 @@
 
 #include <variant>
 
-#include "core/elementwise.h"
 #include "images/resampling.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::resize_normalize {
 namespace {

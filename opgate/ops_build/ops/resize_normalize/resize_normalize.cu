@@ -1,7 +1,7 @@
 #include "resize_normalize.h"
 
-#include "core/elementwise.cuh"
 #include "images/taps.h"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::resize_normalize {
 namespace {

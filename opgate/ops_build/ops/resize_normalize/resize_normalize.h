@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "core/op.h"
 #include "images/normalization.h"
 #include "images/taps.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(ResizeNormalize,
           "ResizeNormalize(image: u8[n,h,w,c]; height: int, width: int, mean: float[]=[0], std: float[]=[1], "

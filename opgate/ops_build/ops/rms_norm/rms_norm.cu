@@ -1,6 +1,6 @@
 #include "rms_norm.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::rms_norm {
 namespace {

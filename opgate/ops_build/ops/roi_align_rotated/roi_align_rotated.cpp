@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
 
 namespace opgate::ops::roi_align_rotated {
 namespace {

@@ -1,6 +1,6 @@
 #include "roi_align_rotated.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::roi_align_rotated {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(RoiAlignRotated,
           "<T: f16|bf16|f32> RoiAlignRotated(input: T[n,c,h,w], rois: f32[r,6]; output_height: int, output_width: int, "

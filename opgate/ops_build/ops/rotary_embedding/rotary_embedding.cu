@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "rotary_embedding.h"
 
 namespace opgate::ops::rotary_embedding {

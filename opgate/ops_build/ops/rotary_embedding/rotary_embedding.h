@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(RotaryEmbedding,
           "<T: f16|bf16|f32> RotaryEmbedding(x: T[...], cos_cache: T[*], sin_cache: T[*], position_ids?: i64[b,s]; "

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SigmoidFocalLoss,
           "<T: f16|bf16|f32|f64> SigmoidFocalLoss(x: T[...], target: T[...]; alpha: float=0.25, gamma: float=2) "

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/elementwise.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::sliding_window {
 namespace {

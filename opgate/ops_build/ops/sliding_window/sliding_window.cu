@@ -1,6 +1,6 @@
 #include "sliding_window.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::sliding_window {
 namespace {

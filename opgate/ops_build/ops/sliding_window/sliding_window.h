@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SlidingWindow,
           "<T: f32|f64> SlidingWindow(x: T[n,t]; size: int, step: int=1, ddof: int=0) "

@@ -1,6 +1,6 @@
 #include "soft_nms.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::soft_nms {
 namespace {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SoftNMS,
           "SoftNMS(boxes: f32[n,4], scores: f32[n]; iou_threshold: float=0.3, sigma: float=0.5, "

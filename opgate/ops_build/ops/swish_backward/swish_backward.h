@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/elementary.h"
-#include "core/op.h"
+#include "kernel_toolkit/elementary.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SwishBackward,
           "<T: f16|bf16|f32|f64> SwishBackward(grad_y: T[...], x: T[...]; alpha: float=1) -> (grad_x: T[...])",

@@ -1,6 +1,6 @@
 #include "three_interpolate.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::three_interpolate {
 namespace {

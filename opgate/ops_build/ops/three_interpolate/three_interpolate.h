@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(ThreeInterpolate,
           "<T: f16|bf16|f32|f64> ThreeInterpolate(features: T[n,c], idx: i32[m,k], weight: T[m,k]) -> (y: T[m,c])",

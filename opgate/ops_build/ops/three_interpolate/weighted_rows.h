@@ -6,9 +6,9 @@
 #include <string>
 #include <type_traits>
 
-#include "call/inputs.h"
-#include "core/elementwise.h"
-#include "core/rows.h"
+#include "kernel_toolkit/elementwise.h"
+#include "kernel_toolkit/rows.h"
+#include "op_call/inputs.h"
 
 namespace opgate::ops::three_interpolate {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "core/rows.h"
+#include "kernel_toolkit/rows.h"
 #include "ops/three_interpolate/weighted_rows.h"
 
 namespace opgate::ops::three_interpolate_backward {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/convert.h"
 #include "detection/best.h"
+#include "kernel_toolkit/convert.h"
 
 namespace opgate::ops::top_k_labels {
 namespace {

@@ -1,6 +1,6 @@
 #include "top_k_labels.h"
 
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::top_k_labels {
 namespace {

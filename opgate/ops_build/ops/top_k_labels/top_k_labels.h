@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "core/op.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(TopKLabels,
           "<T: f16|bf16|f32> TopKLabels(logits: T[n,c]; k: int=5, activation: {softmax|sigmoid|none}=softmax) "

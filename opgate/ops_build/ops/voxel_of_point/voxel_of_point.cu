@@ -1,6 +1,6 @@
 #include "voxel_of_point.h"
 
-#include "core/sorted.cuh"
+#include "kernel_toolkit/sorted.cuh"
 
 namespace opgate::ops::voxel_of_point {
 namespace {

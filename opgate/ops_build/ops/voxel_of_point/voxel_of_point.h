@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 #include "ops/voxelize/checks.h"
 
 OPGATE_OP(VoxelOfPoint,

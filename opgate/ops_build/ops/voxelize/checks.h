@@ -7,8 +7,8 @@
 #include <limits>
 #include <string>
 
-#include "call/kernel.h"
 #include "formula.h"
+#include "op_call/kernel.h"
 
 namespace opgate::ops::voxelize {
 

@@ -2,7 +2,7 @@
 
 #include <cub/device/device_scan.cuh>
 
-#include "core/sorted.cuh"
+#include "kernel_toolkit/sorted.cuh"
 
 namespace opgate::ops::voxelize {
 namespace {

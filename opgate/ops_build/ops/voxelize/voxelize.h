@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "checks.h"
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(
     Voxelize,

@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstring>
 
-#include "core/elementwise.h"
 #include "images/crop_index.h"
+#include "kernel_toolkit/elementwise.h"
 
 namespace opgate::ops::warp_affine {
 namespace {

@@ -1,7 +1,7 @@
 #include "warp_affine.h"
 
-#include "core/elementwise.cuh"
 #include "images/crop_index.h"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops::warp_affine {
 namespace {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <string>
 
-#include "core/op.h"
 #include "images/normalization.h"
 #include "images/sides.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(WarpAffine,
           "<T: f32|f64> WarpAffine(image: u8[n,h,w,3], matrix: T[r,2,3], index?: i32[r]; height: int, width: int, "

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "core/op.h"
 #include "detection/checks.h"
 #include "detection/nms.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(WeightedNMS,
           "WeightedNMS(boxes: f32[n,a,d], scores: f32[n,c,a], iou_thresholds?: f32[n]; score_threshold: float=0.5, "

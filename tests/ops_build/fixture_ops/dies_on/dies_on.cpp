@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(DiesOn, "DiesOn(x: f32[n,m]) -> (y: f32[n,m])", "2 x, unless x has a value from 101 to 107.")
 

@@ -1,6 +1,6 @@
 // One thread is enough: this tests how an adapter handles a count that stays on the device.
-#include "core/elementwise.cuh"
 #include "keep_positive.h"
+#include "kernel_toolkit/elementwise.cuh"
 
 namespace opgate::ops {
 namespace {

@@ -2,7 +2,7 @@
 // memory.
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(KeepPositive, "<T: f32|i32> KeepPositive(x: T[n]) -> (values: T[v<=n], indices: i64[v])",
           "The positive elements and their indices.")

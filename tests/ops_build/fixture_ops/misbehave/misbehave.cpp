@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(
     Misbehave,

@@ -1,5 +1,5 @@
 // One thread is enough: this tests how an adapter handles optional inputs and outputs.
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "nearest_sum.h"
 
 namespace opgate::ops {

@@ -1,7 +1,7 @@
 // Tests ragged rows (flat bytes and their ends) with a status per row, and an error for the whole call.
 #include <charconv>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(ParseNumber, "ParseNumber(data: u8[total], ends: i32[n]; base: int=10) -> (value: i64[n], status: i32[n])",
           "Each row's text as an integer. The status is 1 if it is no integer.")

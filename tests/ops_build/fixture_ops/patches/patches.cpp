@@ -1,6 +1,6 @@
 // Tests expressions in sizes, an integer scalar in host memory and an integer attribute as sizes, and an input whose
 // size must equal an expression.
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Patches,
           "Patches(image: u8[h,w], row: u8[2*w], times: const i64[]; size: int=4) -> "

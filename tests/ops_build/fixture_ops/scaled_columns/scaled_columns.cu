@@ -1,4 +1,4 @@
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "scaled_columns.h"
 
 namespace opgate::ops::scaled_columns {

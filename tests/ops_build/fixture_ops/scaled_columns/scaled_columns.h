@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 // An op whose kernels have prepare(). Each call of prepare() in a process gets the next number. The output `prepared`
 // is the number of the kernel that ran, and `constant` says whether its prepare() read the weight.

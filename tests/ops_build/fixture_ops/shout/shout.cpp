@@ -1,7 +1,7 @@
 // Tests strings as input and output, and attributes of the types str, str[], bool and choice.
 #include <cctype>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Shout,
           "Shout(texts: str[...]; mark: str=\"!\", words: str[]=[], twice: bool=false, letters: {upper|lower}=upper) "

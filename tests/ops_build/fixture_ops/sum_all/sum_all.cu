@@ -1,5 +1,5 @@
 // This tests how an adapter handles a variadic input.
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "sum_all.h"
 
 namespace opgate::ops {

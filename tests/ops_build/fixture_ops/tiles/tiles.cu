@@ -1,5 +1,5 @@
 // One thread is enough: this tests how an adapter handles expressions and a scalar in host memory.
-#include "core/elementwise.cuh"
+#include "kernel_toolkit/elementwise.cuh"
 #include "tiles.h"
 
 namespace opgate::ops {

@@ -2,7 +2,7 @@
 // and an integer attribute as sizes, and an input whose size must equal an expression.
 #pragma once
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Tiles,
           "Tiles(x: f32[h,w], row: f32[2*w], times: const i64[]; size: int=4) -> "

@@ -1,5 +1,5 @@
 // Tests sizes that torch must compute with symbols: minimum, maximum, quotients and remainders, also of an attribute.
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Chunks,
           "Chunks(x: f32[n,m]; k: int=3) -> (a: f32[min(n,m),max(n,k)], b: f32[ceildiv(n,k),n/k,n%k+2], "

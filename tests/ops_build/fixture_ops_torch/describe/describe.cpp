@@ -1,7 +1,7 @@
 // Tests attributes of every type, with defaults that need quotes or escapes in a torch schema.
 #include <sstream>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Describe,
           "Describe(x: f32[n]; required: int, count: int=-3, numbers: int[]=[1,-2], ratio: float=0.1, "

@@ -1,7 +1,7 @@
 // Tests a gradient that is computed from the output of the forward op.
 #include <cmath>
 
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Squash, "<T: f32|f64> Squash(x: T[...]) -> (y: T[...])", "tanh x, elementwise.")
 

@@ -1,4 +1,4 @@
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(SquashBackward, "<T: f32|f64> SquashBackward(grad_y: T[...], y: T[...]) -> (grad_x: T[...])",
           "The gradient of Squash.")

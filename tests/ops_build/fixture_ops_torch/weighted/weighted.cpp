@@ -1,5 +1,5 @@
 // Tests a gradient for some of the inputs. The backward op takes inputs of the forward op and an attribute.
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(Weighted,
           "<T: f32|f64> Weighted(x: T[n,d], weight: T[d], bias?: T[d]; scale: float=1.5) -> (y: T[n,d], count?: i64[])",

@@ -1,4 +1,4 @@
-#include "core/op.h"
+#include "kernel_toolkit/op.h"
 
 OPGATE_OP(WeightedBackward,
           "<T: f32|f64> WeightedBackward(grad_y: T[n,d], x: T[n,d], weight: T[d]; scale: float=1.5) -> "

@@ -1,0 +1,1 @@
+"""The commands of `opgate` that have no room of their own."""

@@ -1,0 +1,298 @@
+"""The commands that build, check and give away ops. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from opgate.ops_build.building.options import BuildOptions
+
+OpsFolder = Annotated[
+    Path | None, typer.Argument(help="Folder with your ops, one subfolder per op. Default: the ops of opgate.")
+]
+Output = Annotated[Path | None, typer.Option(help="Folder to write the libraries and manifest.json to.")]
+Domain = Annotated[str | None, typer.Option(help="Domain of your ops. Default: the name of their folder.")]
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.echo(f"opgate: {error}", err=True)
+    return typer.Exit(1)
+
+
+def build(
+    folder: OpsFolder = None,
+    output: Output = None,
+    domain: Domain = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Engines to compile for. Default: all whose toolchain is installed.")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OPGATE_ARCH",
+            help="native: only for processors like this machine's. Or compiler flags, such as -march=x86-64-v3. "
+            "Default: kernels for every processor, for AVX2 and for AVX-512; the library chooses.",
+        ),
+    ] = None,
+    cuda: Annotated[
+        str,
+        typer.Option(
+            envvar="OPGATE_CUDA",
+            help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
+            "all: every supported one. Empty: no CUDA.",
+        ),
+    ] = "auto",
+    sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
+    verbose: Annotated[bool, typer.Option(help="Show the output of the compiler.")] = False,
+) -> None:
+    """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
+    from dataclasses import replace
+
+    from opgate.ops_build.building.build import build as compile_ops
+    from opgate.ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
+    from opgate.ops_build.building.progress import CompilerProgress
+
+    progress = CompilerProgress(typer.get_text_stream("stdout").isatty())
+
+    def log(line: str) -> None:
+        if verbose or not line.startswith(("[", "ninja:", "gmake")):
+            typer.echo(line)
+        elif said := progress.line(line):
+            typer.echo(said, nl=not progress.terminal)
+
+    try:
+        options = out_of_tree(folder, output, domain) if folder else BuildOptions()
+        if output:
+            options = replace(options, output=output.resolve())
+        elif sanitize:  # so that it never overwrites the libraries that the gateway loads
+            options = replace(options, output=options.output.parent / "sanitized")
+        if engine:
+            if unknown := set(engine) - set(ENGINES):
+                raise BuildError(f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
+            options = replace(options, engines=tuple(engine))
+        if arch is not None:
+            options = replace(options, arch=arch)
+        compile_ops(replace(options, sanitize=sanitize, cuda=cuda), log)
+    except BuildError as error:
+        raise _fail(error) from None
+
+
+Library = Annotated[
+    Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
+]
+Folder = Annotated[Path | None, typer.Option(help="Folder with your ops. Default: the ops of opgate.")]
+
+
+def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
+    """Returns the options to build the ops in `folder`, or opgate's ops if it is None."""
+    from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
+
+    try:
+        return out_of_tree(folder, domain=domain) if folder else BuildOptions()
+    except BuildError as error:
+        raise _fail(error) from None
+
+
+def ops(
+    library: Library = None,
+    folder: Folder = None,
+    domain: Domain = None,
+    markdown: Annotated[bool, typer.Option(help="Print the page docs/ops.md.")] = False,
+) -> None:
+    """Print the op table: signatures, dtypes and devices."""
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.ops_page import markdown_table, print_table
+    from opgate.ops_build.table import read_table
+
+    try:
+        options = _options(folder, domain)
+        table = read_table(library) if library else built_table(options)
+        if markdown:
+            typer.echo(markdown_table(table, options.ops[0]), nl=False)
+        else:
+            print_table(table)
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+
+
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Ops to verify. Default: all.")] = None,
+    library: Annotated[
+        Path | None, typer.Option(exists=True, help="Verify only this library, in ONNX Runtime on the CPU.")
+    ] = None,
+    folder: Folder = None,
+    domain: Domain = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option(
+            "--sanitize",
+            help="Also run the CPU kernels under the address, undefined-behaviour and thread sanitizers.",
+        ),
+    ] = False,
+    emulate_cuda: Annotated[
+        bool,
+        typer.Option("--emulate-cuda", help="Also run the CUDA kernels without a GPU, on emulated threads."),
+    ] = False,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="Verify an op only with this dtype, if it takes it. Repeatable.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a case may take.")] = 60,
+) -> None:
+    """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
+    with 1 if a case fails or no case can run.
+
+    Each engine runs in a process of its own, on tensors that lie between pages without access. So a kernel that
+    crashes, loops or leaves its tensors fails its case, and the next case goes on.
+    """
+    from opgate.ops_build.building.manifest import built_table, newer_sources
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.engines.engine import EngineSource
+    from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
+    from opgate.ops_build.table import read_table
+    from opgate.ops_build.verification.report import verify_and_print
+    from opgate.ops_build.verification.sources import OneLibrary, adapters_of
+    from opgate.ops_build.verification.supervision import supervised
+
+    def log(line: str) -> None:
+        if not line.startswith("["):
+            typer.echo(line, err=True)
+
+    try:
+        options = _options(folder, domain)
+        sources: list[EngineSource]
+        if library:
+            table, sources = read_table(library), [OneLibrary(library)]
+        else:
+            if older := newer_sources(options):
+                log(f"the sources are newer than {', '.join(older)}: run opgate build first to verify them")
+            table, sources = built_table(options), [*adapters_of(options)]
+        if emulate_cuda or not library:
+            table = with_cuda_kernels(table, options)
+        sources += sanitized(options, log) if sanitize else []
+        sources += emulated(options, log) if emulate_cuda else []
+        with supervised(sources, time_limit=timeout) as engines:
+            green = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not green:
+        raise typer.Exit(1)
+
+
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder of the op, named in snake_case: my_ops/scale_add.")],
+    signature: Annotated[
+        str | None,
+        typer.Option(help="The op's signature (docs/signatures.md). Default: an elementwise op, factor * x."),
+    ] = None,
+) -> None:
+    """Write the folder of a new op, which builds and verifies at once.
+
+    Without a signature it is an elementwise formula for the CPU and for CUDA. With one it has a kernel and a reference
+    that read what the signature names and give zeros, until you write what they should compute.
+    """
+    import shlex
+
+    from opgate.ops_build.building.options import BuildOptions
+    from opgate.ops_build.scaffold import new_op
+
+    try:
+        paths = new_op(folder, signature, BuildOptions().library())
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
+    for path in paths:
+        typer.echo(f"wrote {folder / path.name}")
+    ops = shlex.quote(str(folder.parent))
+    typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
+
+
+def package(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder with your ops, built.")],
+    version: Annotated[str, typer.Option(help="Version of the wheel.")] = "0.1.0",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the wheel to.")] = Path("dist"),
+    domain: Domain = None,
+) -> None:
+    """Make a wheel of your ops, to give them away: libraries, manifest, Python functions, references and pages.
+
+    The one who installs it runs OPGATE_OPS_PATH=$(python -m my_ops) opgate serve, or passes my_ops.op_library() to ONNX
+    Runtime. Libraries that yours are linked with, beyond the C and C++ ones, must be on that machine.
+    """
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.packaging.package import package as make_wheel
+
+    try:
+        typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output)}")
+    except (BuildError, OSError) as error:
+        raise _fail(error) from None
+
+
+def decompose(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: MODEL_decomposed.onnx.")
+    ] = None,
+    library: Library = None,
+    folder: Folder = None,
+    domain: Domain = None,
+) -> None:
+    """Add the ops to a model as functions of standard operators, so that it also runs without the op library."""
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.onnx.decompose import decompose_file
+    from opgate.ops_build.table import read_table
+
+    target = output or model.with_name(f"{model.stem}_decomposed.onnx")
+    try:
+        options = _options(folder, domain)
+        table = read_table(library) if library else built_table(options)
+        decomposed = decompose_file(model, target, table, options.ops)
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+    for (name, overload), nodes in decomposed.functions.items():
+        typer.echo(f"{name}{f' with {overload}' if overload else ''}: {nodes} node{'s' if nodes > 1 else ''}")
+    for name in decomposed.left:
+        typer.echo(f"{name} has no decomposition: its nodes still need the op library")
+    typer.echo(f"wrote {target}")
+
+
+def tensorrt(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: MODEL_tensorrt.onnx.")
+    ] = None,
+    folder: Folder = None,
+    domain: Domain = None,
+) -> None:
+    """Rewrite a model for TensorRT's parser and the plugin library. Each node then has every output of its plugin,
+    lists no absent input, and says which inputs are read on the host."""
+    from opgate.onnx_tools.for_tensorrt import rewrite_file
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
+
+    target = output or model.with_name(f"{model.stem}_tensorrt.onnx")
+    try:
+        rewritten = rewrite_file(model, target, built_table(_options(folder, domain)))
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+    for name, count in rewritten.counts.items():
+        typer.echo(f"{name}: {count} node{'s' if count > 1 else ''}")
+    for op in rewritten.left:
+        typer.echo(f"{op.name} is left as it is: if it is an op of yours, name its folder with --folder")
+    typer.echo(f"wrote {target}")
+
+
+def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
+    """List a library in a manifest that the gateway trusts, so that the gateway loads it."""
+    from opgate.service.repository.op_libraries import trust as trust_library
+
+    try:
+        typer.echo(f"listed in {trust_library(library)}")
+    except FileNotFoundError:
+        raise _fail(FileNotFoundError(f"{library}: there is no such file")) from None
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
