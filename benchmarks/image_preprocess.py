@@ -28,7 +28,7 @@ from PIL import Image
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.images.pictures import flat, scene
 from opgate.ops_build.onnx.one_node_model import one_node_model
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 
 Work = Callable[[], object]
 PAD = 114

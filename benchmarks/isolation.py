@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.serve_overhead import machine
 from opgate.service.execution.session import Session, SessionOptions
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.link import Link
+from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.opening import OnnxOpening, Runner
-from opgate.service.isolation.session import ProcessSession
+from opgate.service.isolation.worker_end import Link
 from opgate.service.isolation.worker_session import WorkerLimits
 
 SIZES = {1: 2000, 1 << 10: 2000, 1 << 16: 1000, 1 << 20: 200, 1 << 23: 30}  # elements, and runs of a round

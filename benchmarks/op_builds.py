@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.table import snake_case
+from opgate.ops_build.op_table import snake_case
 
 BUILT = Path(__file__).parents[1] / "build" / "ops"
 ENGINES = ("onnxruntime", "torch")

@@ -46,7 +46,7 @@ from opgate.ops_build.onnx.decompose import decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Op, cpu_level, read_table
+from opgate.ops_build.op_table import Op, cpu_level, read_table
 
 #: One thread for every library. They read this when they are loaded.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -30,8 +30,8 @@ from benchmarks.serve_overhead import machine
 from opgate.load.grpc import GrpcClient
 from opgate.load.http import HttpClient
 from opgate.load.latencies import duration
-from opgate.load.model import make_inputs
 from opgate.load.run import Measured, Plan, Run
+from opgate.load.target_model import make_inputs
 from tests.system.running import ROOT, Server, free_port
 
 PICTURE = (ROOT / "docs" / "examples" / "digits.jpg").read_bytes()

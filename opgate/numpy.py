@@ -22,7 +22,7 @@ from opgate.ops_build.adapters.numpy.functions import public_names
 from opgate.ops_build.adapters.numpy.library import THREADS as _THREADS
 from opgate.ops_build.adapters.numpy.library import load as _load
 from opgate.ops_build.building.options import BuildOptions
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 _BUILT = BuildOptions().library()
 _LIBRARY = _load(_BUILT) if _BUILT.is_file() else None

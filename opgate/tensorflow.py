@@ -21,7 +21,7 @@ from typing import Any
 from opgate.ops_build.adapters.tensorflow.functions import public_names
 from opgate.ops_build.adapters.tensorflow.registration import load as _load
 from opgate.ops_build.building.options import BuildOptions
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 _BUILT = BuildOptions().library("tensorflow")
 _LIBRARY = _load(_BUILT) if _BUILT.is_file() else None

@@ -24,7 +24,7 @@ from typing import Any
 from opgate.ops_build.adapters.torch.functions import public_names
 from opgate.ops_build.adapters.torch.registration import load as _load
 from opgate.ops_build.building.options import BuildOptions
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 _BUILT = BuildOptions().library("torch")
 _LIBRARY = _load(_BUILT) if _BUILT.is_file() else None

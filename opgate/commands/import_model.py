@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from opgate.onnx_tools.conversion import Converted
     from opgate.onnx_tools.import_model import Imported
-    from opgate.ops_build.table import Op
+    from opgate.ops_build.op_table import Op
 
 Inputs = Annotated[
     list[str] | None,
@@ -160,7 +160,7 @@ def _libraries(library: Path | None, custom: Sequence[Path]) -> list[_Library]:
     """Returns opgate's library, then those of others."""
     from opgate.ops_build.building.manifest import built_table
     from opgate.ops_build.building.options import BuildOptions
-    from opgate.ops_build.table import read_table
+    from opgate.ops_build.op_table import read_table
 
     def beside(path: Path) -> Callable[[str], Path]:
         return lambda engine: path.with_name(re.sub(r"_onnxruntime(_cuda)?\.so$", f"_{engine}.so", path.name))

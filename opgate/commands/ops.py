@@ -105,8 +105,8 @@ def ops(
     """Print the op table: signatures, dtypes and devices."""
     from opgate.ops_build.building.manifest import built_table
     from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.op_table import read_table
     from opgate.ops_build.ops_page import markdown_table, print_table
-    from opgate.ops_build.table import read_table
 
     try:
         options = _options(folder, domain)
@@ -151,8 +151,8 @@ def verify(
     from opgate.ops_build.building.manifest import built_table, newer_sources
     from opgate.ops_build.building.options import BuildError
     from opgate.ops_build.engines.engine import EngineSource
+    from opgate.ops_build.op_table import read_table
     from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
-    from opgate.ops_build.table import read_table
     from opgate.ops_build.verification.report import verify_and_print
     from opgate.ops_build.verification.sources import OneLibrary, adapters_of
     from opgate.ops_build.verification.supervision import supervised
@@ -244,7 +244,7 @@ def decompose(
     from opgate.ops_build.building.manifest import built_table
     from opgate.ops_build.building.options import BuildError
     from opgate.ops_build.onnx.decompose import decompose_file
-    from opgate.ops_build.table import read_table
+    from opgate.ops_build.op_table import read_table
 
     target = output or model.with_name(f"{model.stem}_decomposed.onnx")
     try:

@@ -19,7 +19,7 @@ import typer
 from opgate.commands.infer import Repository
 
 if TYPE_CHECKING:
-    from opgate.ops_build.table import Op
+    from opgate.ops_build.op_table import Op
     from opgate.service.settings import Settings
 
 #: Where NVIDIA's containers have it, if it is not on PATH.

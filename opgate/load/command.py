@@ -126,8 +126,8 @@ def load(
     import uvloop
 
     from opgate.load.latencies import read_slo
-    from opgate.load.model import LoadError, read_shape
     from opgate.load.run import Plan
+    from opgate.load.target_model import LoadError, read_shape
 
     if url is not None and grpc is not None:
         raise typer.BadParameter("give either --url or --grpc")
@@ -156,8 +156,8 @@ def load(
 
 async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> int:
     """Prints the result and returns the exit status. Raises LoadError, OSError."""
-    from opgate.load.model import make_inputs
     from opgate.load.sequences import USUAL_LENGTH
+    from opgate.load.target_model import make_inputs
 
     client = _client(target)
     try:
@@ -207,7 +207,7 @@ def _client(target: Target) -> Client:
 async def _check_first(client: Client, spec: ModelSpec, given: bool) -> None:
     """Sends the first request. Raises LoadError if it is refused or an output is missing. An error that is not the
     request's fault may go away."""
-    from opgate.load.model import LoadError, RefusedError
+    from opgate.load.target_model import LoadError, RefusedError
 
     try:
         error, outputs = await client.first()

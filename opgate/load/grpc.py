@@ -10,9 +10,9 @@ import grpc
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
 from opgate.load.sequences import Sequences, Turn
+from opgate.load.target_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.service.core.spec import ModelSpec
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -14,9 +14,9 @@ import orjson
 from google.protobuf import json_format
 
 from opgate.load.connection import Connection
-from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
 from opgate.load.sequences import Sequences, Turn
+from opgate.load.target_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.triton_messages import model_config_pb2, service_pb2
 

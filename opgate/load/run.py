@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from opgate.load.latencies import Latencies
-from opgate.load.model import Input
+from opgate.load.target_model import Input
 from opgate.service.core.spec import ModelSpec
 
 #: Called with each answer: when its request was due, in seconds of perf_counter, and its error or None.

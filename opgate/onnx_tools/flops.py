@@ -16,7 +16,7 @@ from onnx.inliner import inline_local_functions
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.onnx.decompose import DecompositionError, decompose
 from opgate.ops_build.onnx.nodes import element_type, node_attributes
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: The operators that compute one operation, or one function, for each element of their output.
 _ELEMENTWISE = frozenset({

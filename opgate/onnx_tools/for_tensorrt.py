@@ -20,7 +20,7 @@ from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.decompose import load_to_rewrite
 from opgate.ops_build.onnx.nodes import bodies_of, element_type, node_attributes, nodes_of
 from opgate.ops_build.onnx.schema import register
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 GIVEN_INPUTS = "opgate_inputs"  # the attribute that lists the present inputs; fields.h has the same name
 SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # an attribute of TensorRT's parser

@@ -25,7 +25,7 @@ from opgate.ops_build.adapters.litert.engine import value_of
 from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import bodies_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def convert_litert(file: Path, ops: Sequence[Op], delegates: Sequence[Path]) -> Converted:

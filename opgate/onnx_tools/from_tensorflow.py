@@ -23,7 +23,7 @@ from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.nodes import node_attributes, nodes_of
-from opgate.ops_build.table import Attribute, Op
+from opgate.ops_build.op_table import Attribute, Op
 
 #: The operator set of a converted model. The decompositions of the ops need it.
 OPSET = 18

@@ -25,7 +25,7 @@ from opgate.onnx_tools.values import Values
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.decompose import load_to_rewrite
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: The whole must take less than this part of its time before: two medians of the same runs are this far apart at times.
 GAIN = 0.99

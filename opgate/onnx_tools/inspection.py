@@ -22,7 +22,7 @@ from opgate.onnx_tools.unknown_nodes import engines_of, unknown_ops
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.nodes import graphs_of, is_standard, nodes_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 @dataclass(frozen=True, slots=True)

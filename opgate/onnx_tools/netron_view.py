@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Attribute, Op
+from opgate.ops_build.op_table import Attribute, Op
 
 _METADATA = "onnx-metadata.json"
 _KINDS = {"int": "int64", "float": "float32", "bool": "int64", "str": "string", "choice": "string"}

@@ -20,7 +20,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import attribute_of_node, is_standard, nodes_of
 from opgate.ops_build.onnx.reference_operator import reference_operator
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 ENGINES = ("onnxruntime", "reference", "torch")
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opgate.ops_build.table import Attribute, Input, Op, Output, snake_case
-from opgate.ops_build.walk import text_of
+from opgate.ops_build.op_table import Attribute, Input, Op, Output, snake_case
+from opgate.ops_build.signature_walk import text_of
 
 _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "str": str, "choice": str}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Attribute, Op
+from opgate.ops_build.op_table import Attribute, Op
 
 
 def print_table(ops: Sequence[Op]) -> None:

@@ -15,8 +15,8 @@ from string import Template
 from typing import Any
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Attribute, Expr, Input, Op, Output, parse_signature, snake_case
-from opgate.ops_build.walk import DIVISIONS, OPERATIONS
+from opgate.ops_build.op_table import Attribute, Expr, Input, Op, Output, parse_signature, snake_case
+from opgate.ops_build.signature_walk import DIVISIONS, OPERATIONS
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _CPP_TYPES = {

@@ -13,7 +13,7 @@ from opgate.service.repository.overrides import Override, read_override
 from opgate.service.shared_memory import Regions
 from opgate.service.telemetry.logs import LogSettings
 from opgate.service.telemetry.statistics_message import model_statistics
-from opgate.service.telemetry.tracing import Tracing
+from opgate.service.telemetry.triton_traces import Tracing
 
 
 class Gateway(Protocol):

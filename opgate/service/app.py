@@ -29,7 +29,7 @@ from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.routes import Endpoint
 from opgate.service.api.status import error_body
 from opgate.service.core.errors import ServingError, of_system
-from opgate.service.execution.running import ON_LOOP
+from opgate.service.execution.run_on_loop import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.http.server import Server

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from opgate.service.core.errors import Kind, ServingError, detached, internal, of_system
 from opgate.service.core.request import Request
-from opgate.service.forwarding import forward
 from opgate.service.gateway import LONG_COST, Gateway, Served
+from opgate.service.header_forwarding import forward
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from opgate.service.all_processes import AllProcesses
 from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
-from opgate.service.forwarding import read_pattern
+from opgate.service.header_forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
@@ -27,8 +27,14 @@ from opgate.service.shared_memory import Regions
 from opgate.service.telemetry import logs
 from opgate.service.telemetry.journal import Journal
 from opgate.service.telemetry.logs import LogSettings
-from opgate.service.telemetry.traces import Tracer
-from opgate.service.telemetry.tracing import TIMESTAMPS, TO_OPENTELEMETRY, TraceSettings, Tracing, read_trace_config
+from opgate.service.telemetry.otel_spans import Tracer
+from opgate.service.telemetry.triton_traces import (
+    TIMESTAMPS,
+    TO_OPENTELEMETRY,
+    TraceSettings,
+    Tracing,
+    read_trace_config,
+)
 from opgate.service.tokens import GRPC_PREFIX, Token, read_tokens
 from opgate.service.wire.kserve_json import Decoder
 

@@ -7,7 +7,7 @@ import os
 import resource
 
 from opgate.service import app
-from opgate.service.execution.running import ON_LOOP
+from opgate.service.execution.run_on_loop import ON_LOOP
 from opgate.service.native import process
 from opgate.service.processes.supervisor import supervise
 from opgate.service.settings import Settings, misspelt

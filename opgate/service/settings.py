@@ -13,8 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
 from opgate.service.execution.rate_limiter import read_supplies
-from opgate.service.forwarding import read_pattern
-from opgate.service.telemetry.tracing import read_trace_config
+from opgate.service.header_forwarding import read_pattern
+from opgate.service.telemetry.triton_traces import read_trace_config
 from opgate.service.tokens import read_tokens
 
 # The address of a server: a name, or an IPv6 address in brackets, and a port.

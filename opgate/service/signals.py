@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from opgate.service.execution.running import OnLoop
+from opgate.service.execution.run_on_loop import OnLoop
 from opgate.service.native import process
 
 logger = logging.getLogger("opgate")

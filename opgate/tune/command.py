@@ -16,7 +16,7 @@ from opgate.load.command import Batch, Image, Shape
 
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo
-    from opgate.load.model import Input
+    from opgate.load.target_model import Input
     from opgate.service.core.spec import ModelSpec
     from opgate.service.settings import Settings
     from opgate.tune.cost import Costs
@@ -69,7 +69,7 @@ def tune(
     from pydantic import ValidationError
 
     from opgate.load.latencies import read_slo
-    from opgate.load.model import LoadError, read_shape
+    from opgate.load.target_model import LoadError, read_shape
     from opgate.service.core.errors import ServingError
 
     if image is not None and inputs:
@@ -96,10 +96,10 @@ class _Tuner:
     """One run of the command."""
 
     def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
-        from opgate.load.model import LoadError
-        from opgate.processor import usable_cores
+        from opgate.cpu import usable_cores
+        from opgate.load.target_model import LoadError
+        from opgate.service.repository.background_loads import chosen_versions
         from opgate.service.repository.loader import load_config
-        from opgate.service.repository.loading import chosen_versions
         from opgate.service.repository.paths import version_numbers
         from opgate.service.settings import Settings
         from opgate.service.telemetry import logs
@@ -123,7 +123,7 @@ class _Tuner:
 
     def prepare(self, given: bytes | dict[str, bytes | str], shapes: dict[str, tuple[int, ...]], rows: int) -> None:
         """Makes the inputs of a request. Raises LoadError, ServingError."""
-        from opgate.load.model import make_inputs
+        from opgate.load.target_model import make_inputs
         from opgate.tune.cost import opened, request_of
 
         with opened(self.repository, self.config, self.version, self.settings, 1) as loaded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opgate.load.model import LoadError
+from opgate.load.target_model import LoadError
 from opgate.service.core.triton_messages import ModelInstanceGroup
 from opgate.service.repository.loader import copied
 from opgate.tune.simulation import Setup

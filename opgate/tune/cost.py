@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.load.model import Input
+from opgate.load.target_model import Input
 from opgate.service.core.checks import TensorInfo, check_inputs
 from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec

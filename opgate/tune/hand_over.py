@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from opgate.load.model import Input
+from opgate.load.target_model import Input
 from opgate.service.core.request import run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.settings import Settings

@@ -20,8 +20,8 @@ from google.protobuf import text_format
 
 from opgate.child_process import ChildProcess, tied
 from opgate.load.http import HttpClient
-from opgate.load.model import Input, LoadError
 from opgate.load.run import Measured, Plan, Run
+from opgate.load.target_model import Input, LoadError
 from opgate.service.repository.loader import copied
 
 _START_SECONDS = 120

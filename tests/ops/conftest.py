@@ -11,7 +11,7 @@ import pytest
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.one_node_model import one_node_model
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 
 #: run_op(name, inputs, attributes) returns the op's outputs in the order of its signature, bf16 as f32. An input can be
 #: None: then it is left out.

@@ -10,7 +10,7 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: The most cases of an op with its first choice of dtypes, and with each other choice.
 MOST, MOST_OF_OTHERS = 8, 2

@@ -10,7 +10,7 @@ import pytest
 from opgate.ops_build.adapters.tensorrt.toolchain import find_headers
 from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 #: The name of the property that test_sass.py records for each kernel function. A property also reaches the process
 #: that prints the summary, if the tests run in others.

@@ -27,8 +27,8 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Attribute, Expr, Op
-from opgate.ops_build.walk import DIVISIONS, OPERATIONS
+from opgate.ops_build.op_table import Attribute, Expr, Op
+from opgate.ops_build.signature_walk import DIVISIONS, OPERATIONS
 
 INTEGERS = (-(2**63), -1, 0, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 FLOATS = (-math.inf, -3e38, -1.0, 0.0, 1e-45, 3e38, math.inf, math.nan)

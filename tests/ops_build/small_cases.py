@@ -17,7 +17,7 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import cpu_level, read_table
+from opgate.ops_build.op_table import cpu_level, read_table
 from opgate.ops_build.verification.verify import References, try_case
 
 #: The most elements of an input, and the most cases of an op with one choice of dtypes.

@@ -24,7 +24,7 @@ from opgate.ops_build.building.options import SOURCE, BuildError, BuildOptions, 
 from opgate.ops_build.building.progress import CompilerProgress
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from opgate.ops_build.op_folder import op_folders
-from opgate.ops_build.table import read_table, snake_case
+from opgate.ops_build.op_table import read_table, snake_case
 from opgate.service.repository.op_libraries import trust
 from tests import PROJECT
 from tests.conftest import ALL, FIXTURE_OPS, OPTIONS, silent, thorough

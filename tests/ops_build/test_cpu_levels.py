@@ -16,7 +16,7 @@ import pytest
 from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.manifest import listed_libraries
 from opgate.ops_build.building.options import SOURCE, BuildOptions
-from opgate.ops_build.table import cpu_level
+from opgate.ops_build.op_table import cpu_level
 from tests import PROJECT
 from tests.conftest import ALL, OPTIONS, silent
 from tests.ops_build.choosing import folder_of_ops

@@ -24,9 +24,9 @@ from opgate.ops_build.cuda_emulation.build import rewritten
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
-from opgate.ops_build.table import Op, snake_case
 from opgate.ops_build.verification.verify import References, verify_cell
 from tests import PROJECT
 from tests.conftest import ALL, thorough

@@ -24,7 +24,7 @@ from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.decompose import Decomposed, DecompositionError, decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of, run_reference
-from opgate.ops_build.table import Op, parse_signature, read_table
+from opgate.ops_build.op_table import Op, parse_signature, read_table
 from tests.conftest import ALL
 
 OPS = SOURCE / "ops"

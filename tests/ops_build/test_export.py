@@ -20,7 +20,7 @@ from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference, tolerance
 from opgate.ops_build.op_folder import folder_of, run_reference
-from opgate.ops_build.table import Op, read_table, snake_case
+from opgate.ops_build.op_table import Op, read_table, snake_case
 from tests.conftest import ALL
 from tests.skips import need
 

@@ -11,7 +11,7 @@ import pytest
 
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import SOURCE, BuildOptions
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 from tests import PROJECT
 from tests.conftest import silent, thorough
 from tests.ops_build import cuda_faults

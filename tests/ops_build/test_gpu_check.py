@@ -23,9 +23,9 @@ from opgate.ops_build.gpu_check.check import Result, page, run_stage
 from opgate.ops_build.gpu_check.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
 from opgate.ops_build.gpu_check.items import Item, items_of, measured
 from opgate.ops_build.gpu_check.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
-from opgate.ops_build.table import Op
 from opgate.ops_build.verification.verify import Cell
 from tests.conftest import thorough
 from tests.ops_build.emulation import build

@@ -12,7 +12,7 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.op_folder import folder_of, run_reference
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 pytest.importorskip("torch")
 

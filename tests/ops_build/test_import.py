@@ -19,7 +19,7 @@ from opgate.onnx_tools.import_model import Setting, import_model
 from opgate.onnx_tools.replacement_trials import Trials, difference, medians
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.case import Array
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402

@@ -20,7 +20,7 @@ from opgate.commands.import_model import import_model as import_command
 from opgate.onnx_tools import foreign
 from opgate.onnx_tools.import_model import Setting, import_model
 from opgate.onnx_tools.unknown_nodes import engines_of, unknown_ops
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 
 #: No timing decides whether a test passes.
 FASTER = lambda before, after: (2.0, 1.0)  # noqa: E731

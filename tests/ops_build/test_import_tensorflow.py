@@ -20,7 +20,7 @@ if find_spec("tf2onnx") is None:
 from opgate.onnx_tools.conversion import ConversionError
 from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.building.build import Build
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 from tests.ops_build.test_import_command import in_process
 from tests.skips import need
 

@@ -19,7 +19,7 @@ from opgate.onnx_tools.run_model import Libraries
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.onnx import schema
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 from tests import PROJECT
 
 OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("opgate", 1), helper.make_opsetid("custom", 1)]

@@ -27,7 +27,7 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.building.toolchain import LeftOut
 from opgate.ops_build.case import Case
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 from opgate.ops_build.verification.verify import References, try_case
 from tests.conftest import ALL
 from tests.ops_build.choosing import chosen_cases

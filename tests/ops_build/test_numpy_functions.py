@@ -31,7 +31,7 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.verification.verify import References, try_case
 from tests import PROJECT
 from tests.conftest import ALL, silent

@@ -20,7 +20,7 @@ from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 Run = Callable[..., dict[str, np.ndarray]]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opgate.ops_build.building.options import BuildOptions, out_of_tree
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 from tests.conftest import ALL
 
 #: All files that the op's author writes.

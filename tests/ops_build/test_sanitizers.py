@@ -12,7 +12,7 @@ import pytest
 
 from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.options import SOURCE, BuildOptions, out_of_tree
-from opgate.ops_build.table import read_table
+from opgate.ops_build.op_table import read_table
 from tests import PROJECT
 from tests.conftest import FIXTURE_OPS, silent, thorough
 
@@ -110,7 +110,7 @@ def test_a_fault_is_found(library: Path, environment: dict[str, str]) -> None:
     """Checks these tests themselves: an op that reads past its memory must end the process with a report."""
     program = (
         "import sys, numpy; from pathlib import Path; from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
-        "from opgate.ops_build.table import read_table; from opgate.ops_build.case import Case; library = Path(sys.argv[1]);"
+        "from opgate.ops_build.op_table import read_table; from opgate.ops_build.case import Case; library = Path(sys.argv[1]);"
         "(op,) = [op for op in read_table(library) if op.name == 'Overrun'];"
         "print(OnnxRuntimeEngine(library).run(op, Case('x', {'x': numpy.ones(1, 'f')}), {}))"
     )

@@ -12,9 +12,9 @@ import pytest
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, out_of_tree
 from opgate.ops_build.op_folder import OpFolder
+from opgate.ops_build.op_table import SignatureError, read_table, snake_case
 from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.scaffold import ScaffoldError, new_op
-from opgate.ops_build.table import SignatureError, read_table, snake_case
 from opgate.ops_build.verification.report import verify_and_print
 from opgate.ops_build.verification.sources import adapters_of
 from opgate.ops_build.verification.supervision import supervised

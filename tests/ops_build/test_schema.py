@@ -18,7 +18,7 @@ from opgate.ops_build.onnx.nodes import element_type
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.onnx.schema import register, schema
 from opgate.ops_build.op_folder import folder_of, run_reference
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 from tests import PROJECT
 
 

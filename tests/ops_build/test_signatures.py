@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgate.ops_build.table import SignatureError, parse_signature
+from opgate.ops_build.op_table import SignatureError, parse_signature
 from tests.conftest import examples
 
 GOOD = [

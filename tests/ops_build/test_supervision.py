@@ -19,8 +19,8 @@ from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
 from opgate.ops_build.case import Case
 from opgate.ops_build.engines.engine import Absent, Engine, EngineEnded
+from opgate.ops_build.op_table import Op, read_table
 from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
-from opgate.ops_build.table import Op, read_table
 from opgate.ops_build.verification.sources import Adapter, OneLibrary
 from opgate.ops_build.verification.supervision import EngineProcess, SupervisedEngine, supervised
 from opgate.ops_build.verification.verify import verify

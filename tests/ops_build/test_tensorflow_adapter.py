@@ -29,7 +29,7 @@ from opgate.ops_build.building.toolchain import LeftOut
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.verification.verify import References, try_case
 from tests.conftest import ALL
 from tests.ops_build.choosing import chosen_cases
@@ -124,7 +124,7 @@ def total_size(case: Case) -> int:
 
 def check_derivative(tf: Any, ops: Any, op: Op, case: Case) -> bool:
     """Returns False where the op has no derivative."""
-    from opgate.ops_build.table import snake_case
+    from opgate.ops_build.op_table import snake_case
 
     rng = np.random.default_rng(5)
     function = getattr(ops, snake_case(op.name))

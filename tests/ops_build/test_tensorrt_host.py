@@ -23,7 +23,7 @@ from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.onnx.nodes import node_attributes
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 from tests import PROJECT
 from tests.conftest import ALL, FIXTURE_OPS, silent, thorough
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable

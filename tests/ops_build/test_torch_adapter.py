@@ -36,7 +36,7 @@ from opgate.ops_build.building.toolchain import LeftOut  # noqa: E402
 from opgate.ops_build.case import Case  # noqa: E402
 from opgate.ops_build.dtypes import numpy_types  # noqa: E402
 from opgate.ops_build.op_folder import folder_of  # noqa: E402
-from opgate.ops_build.table import Op, parse_signature, snake_case  # noqa: E402
+from opgate.ops_build.op_table import Op, parse_signature, snake_case  # noqa: E402
 from tests import PROJECT  # noqa: E402
 from tests.conftest import ALL, silent  # noqa: E402
 from tests.ops_build.conftest import symbols  # noqa: E402

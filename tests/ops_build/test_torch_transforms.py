@@ -20,7 +20,7 @@ from opgate.ops_build.adapters.torch.engine import case_arguments  # noqa: E402
 from opgate.ops_build.building.options import SOURCE  # noqa: E402
 from opgate.ops_build.dtypes import numpy_types  # noqa: E402
 from opgate.ops_build.op_folder import folder_of  # noqa: E402
-from opgate.ops_build.table import Op, snake_case  # noqa: E402
+from opgate.ops_build.op_table import Op, snake_case  # noqa: E402
 from tests.ops_build.test_torch_adapter import (  # noqa: E402, F401
     as_tuple,
     fixture_path,

@@ -22,8 +22,8 @@ from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.onnx.reference_operator import reference_operator
 from opgate.ops_build.op_folder import OpFolder, folder_of, op_folders, run_reference
+from opgate.ops_build.op_table import Op, read_table
 from opgate.ops_build.ops_page import markdown_table
-from opgate.ops_build.table import Op, read_table
 from opgate.ops_build.verification.sources import engines_of
 from opgate.ops_build.verification.verify import References, try_case, verify_cell
 from tests import PROJECT

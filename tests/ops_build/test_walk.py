@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from opgate.ops_build.onnx.schema import GraphSizes
-from opgate.ops_build.table import Op, SignatureError, parse_signature
-from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Sizes, Walk
+from opgate.ops_build.op_table import Op, SignatureError, parse_signature
+from opgate.ops_build.signature_walk import KnownInput, SignatureMismatch, Size, Sizes, Walk
 
 CASES = Path(__file__).parent / "walk_cases.txt"
 

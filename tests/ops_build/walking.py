@@ -9,8 +9,8 @@ import numpy as np
 
 from opgate.ops_build.case import Case
 from opgate.ops_build.onnx.schema import GraphSizes
-from opgate.ops_build.table import Op
-from opgate.ops_build.walk import KnownInput, Walk
+from opgate.ops_build.op_table import Op
+from opgate.ops_build.signature_walk import KnownInput, Walk
 
 
 def walk_of(op: Op, case: Case, *, static: bool = True, scalars: bool = False) -> Walk:

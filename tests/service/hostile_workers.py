@@ -17,7 +17,7 @@ import numpy as np
 from opgate.service.isolation import channel
 from opgate.service.isolation.channel import encoded
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.link import Link
+from opgate.service.isolation.worker_end import Link
 
 #: A good answer for a run that asks for the output "y" of three floats.
 GOOD = ["done", [["y", "<f4", [3], 64, 12]]]

@@ -19,7 +19,7 @@ from opgate.service.repository.loader import load_config
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.python_models import _interpreter
 from opgate.service.repository.repositories import Source
-from opgate.service.repository.specification import stated_datatype
+from opgate.service.repository.spec_from_config import stated_datatype
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     batching,

@@ -22,9 +22,9 @@ from opgate.service.core.errors import ServingError
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement, NotConfinedError, confine
+from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
-from opgate.service.isolation.session import ProcessSession
 from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
 from opgate.service.isolation.worker_session import WorkerLimits
 from tests import PROJECT

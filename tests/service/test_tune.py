@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.load.latencies import Slo
-from opgate.load.model import LoadError
+from opgate.load.target_model import LoadError
 from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
 from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from opgate import processor
+from opgate import cpu
 from opgate.doctor.findings import mend_of
 from opgate.doctor.libraries import check_trusted
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
@@ -111,7 +111,7 @@ def test_a_library_for_later_processors_is_not_loaded(broken, tmp_path, monkeypa
     manifest = tmp_path / "manifest.json"
     trust(tmp_path / "libcrash.so", tmp_path)
     manifest.write_text(manifest.read_text().replace('"ops": []', '"ops": [], "flags": "-march=x86-64-v4"'))
-    monkeypatch.setattr(processor, "missing", lambda level: {"avx512f"})
+    monkeypatch.setattr(cpu, "missing", lambda level: {"avx512f"})
     (found,) = check_trusted([tmp_path], tmp_path, 6)
     assert "was compiled with -march=x86-64-v4, and this processor lacks avx512f" in found.what
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 
-from opgate.service.forwarding import read_pattern
+from opgate.service.header_forwarding import read_pattern
 from tests.system.clients import CLIENTS, connect
 from tests.system.running import running
 from tests.system.test_python_models import running_triton, tensor, write

@@ -24,9 +24,9 @@ from opgate.load.command import load as opgate_load
 from opgate.load.grpc import GrpcClient
 from opgate.load.http import HttpClient
 from opgate.load.latencies import Latencies, Slo, duration, read_slo
-from opgate.load.model import LoadError, make_inputs, read_shape
 from opgate.load.run import Measured, Plan, Run, arrivals
 from opgate.load.search import WITHIN, Search, generator_fault, is_lost, step_seconds, why_missed
+from opgate.load.target_model import LoadError, make_inputs, read_shape
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from tests.service.onnx_models import batching, endless, fragile, identity

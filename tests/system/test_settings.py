@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
-from opgate.service.telemetry.tracing import TraceSettings, read_trace_config
+from opgate.service.telemetry.triton_traces import TraceSettings, read_trace_config
 from tests.service.onnx_models import batching, double
 from tests.system.conftest import wait_until
 from tests.system.running import Server, running

@@ -100,7 +100,7 @@ def test_a_request_is_followed_from_the_socket_through_queue_steps_and_engine(tm
 def test_tracing_without_its_packages_is_refused(tmp_path, monkeypatch):
     import sys
 
-    from opgate.service.telemetry.traces import Tracer
+    from opgate.service.telemetry.otel_spans import Tracer
 
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(RuntimeError, match=r"pip install 'opgate\[otel\]'"):

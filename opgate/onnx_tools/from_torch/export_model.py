@@ -25,7 +25,7 @@ from opgate.onnx_tools.unknown_nodes import unknown_ops
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.decompose import DecompositionError, decompose
 from opgate.ops_build.onnx.nodes import nodes_of, op_counts
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 EXPORT = Pair("the export", "the module")
 

@@ -18,7 +18,7 @@ from opgate.onnx_tools.foreign import opset_of
 from opgate.onnx_tools.from_torch.inputs import InputSpec
 from opgate.ops_build.adapters.torch.onnx_export import register_symbolics, translation_table
 from opgate.ops_build.onnx import schema
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 EXPORTERS = ("dynamo", "legacy")
 #: The operator set of an export. The decompositions of the ops need it.

@@ -12,7 +12,7 @@ from typing import Any
 from opgate.ops_build.building.options import ROOMS, BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Library, Toolchain
 from opgate.ops_build.op_folder import SOURCE_SUFFIXES
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1

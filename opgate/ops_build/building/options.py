@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opgate import folders, processor
+from opgate import cpu, folders
 from opgate.ops_build.op_folder import op_folders
 
 SOURCE = Path(__file__).resolve().parents[1]
@@ -64,7 +64,7 @@ class BuildOptions:
         """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more. A
         Debug or sanitized build has one instruction set, that of most processors."""
         if self.arch or not self.cpu_levels:
-            return processor.native_flags(platform.machine()) if self.arch == "native" else self.arch, ()
+            return cpu.native_flags(platform.machine()) if self.arch == "native" else self.arch, ()
         if self.sanitize or self.build_type == "Debug":
             return f"-march=x86-64-{self.cpu_levels[0]}", ()
         return "", self.cpu_levels

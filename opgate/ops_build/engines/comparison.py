@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: (rtol, atol) by dtype, for cases without a tolerance: a few units in the last place for values of about 1.
 TOLERANCES: Mapping[str, tuple[float, float]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 class EngineEnded(RuntimeError):

@@ -8,7 +8,7 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: An op, and its choice of dtypes by type variable.
 Item = tuple[Op, Mapping[str, str]]

@@ -17,7 +17,7 @@ from opgate.ops_build.adapters.torch.engine import case_arguments
 from opgate.ops_build.case import Case
 from opgate.ops_build.gpu_check.events import Begun, Fact, Timed
 from opgate.ops_build.gpu_check.items import Item, large_case
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.verification.verify import types_label
 
 #: The arguments of an op by name, with the defaults of the attributes. "host" has the inputs as arrays, for sizes that

@@ -34,9 +34,9 @@ from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.gpu_check.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
 from opgate.ops_build.gpu_check.items import Item, Large, items_of, large_case, measured
 from opgate.ops_build.op_folder import folder_of, run_reference
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.runner.cases_file import CaseFailed, case_bytes
 from opgate.ops_build.runner.engine import KernelsEngine, ProgramEnded
-from opgate.ops_build.table import Op
 from opgate.ops_build.verification.sources import engines_of
 from opgate.ops_build.verification.verify import Cell, References, types_label, verify_cell
 

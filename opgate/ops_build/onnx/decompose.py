@@ -27,7 +27,7 @@ from onnx.parser import ParseError, parse_function
 
 from opgate.ops_build.onnx.nodes import node_attributes, nodes_of
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: The first IR versions that have functions, and overloads of functions.
 FUNCTION_IR_VERSION = 8

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Attribute, Op
+from opgate.ops_build.op_table import Attribute, Op
 
 
 def element_type(dtype: str) -> int:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.onnx.nodes import element_type, node_attributes
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 OPSET = 18
 IR_VERSION = 10

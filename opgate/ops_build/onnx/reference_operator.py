@@ -9,7 +9,7 @@ from onnx.reference.op_run import OpRun
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import attribute_of_node
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:

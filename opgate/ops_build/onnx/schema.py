@@ -13,8 +13,8 @@ from onnx.defs import OpSchema
 
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.nodes import element_type
-from opgate.ops_build.table import Attribute, Input, Op, Output
-from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
+from opgate.ops_build.op_table import Attribute, Input, Op, Output
+from opgate.ops_build.signature_walk import KnownInput, SignatureMismatch, Size, Walk
 
 
 def register(ops: Iterable[Op]) -> None:

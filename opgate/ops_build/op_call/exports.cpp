@@ -1,5 +1,5 @@
 // What Python calls in a library of any engine: the op table and the signature parser, as JSON, and the op that runs.
-#include "running.h"
+#include "running_op.h"
 #include "table_json.h"
 
 #define OPGATE_EXPORT extern "C" __attribute__((visibility("default")))

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "op_call/invoke.h"
-#include "op_call/packed.h"
+#include "op_call/packed_attributes.h"
 #include "op_call/table_json.h"
 
 namespace opgate::runner {

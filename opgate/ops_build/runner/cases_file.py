@@ -6,7 +6,7 @@ Numbers are little-endian.
     result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds, u64 bytes
     tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements; those of `str` are texts
 
-packed.py says how attributes and texts are packed. A dtype is its index in the C++ enum DType.
+packed_attributes.py says how attributes and texts are packed. A dtype is its index in the C++ enum DType.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.packed import attribute_bytes, text_bytes
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
+from opgate.ops_build.packed_attributes import attribute_bytes, text_bytes
 
 _NAMES = {dtype.numpy: name for name, dtype in DTYPES.items()}
 _CODES = {name: code for code, name in enumerate(DTYPES)}

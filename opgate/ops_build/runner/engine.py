@@ -13,8 +13,8 @@ from opgate.child_process import tied
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import EngineEnded
 from opgate.ops_build.engines.process_end import how_ended, last_words
+from opgate.ops_build.op_table import Op, parse_table
 from opgate.ops_build.runner.cases_file import Result, case_bytes, read_result
-from opgate.ops_build.table import Op, parse_table
 
 _PIPE_BYTES = 1 << 20
 

@@ -14,7 +14,8 @@
 //     std::string text(Size size);                                   // "3", "rows", "?"
 //   };
 //
-// ops_build/walk.py does the same in Python. Both are tested with the cases in tests/ops_build/walk_cases.txt.
+// ops_build/signature_walk.py does the same in Python. Both are tested with the cases in
+// tests/ops_build/walk_cases.txt.
 #pragma once
 
 #include <algorithm>

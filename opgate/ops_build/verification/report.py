@@ -12,8 +12,8 @@ from rich.text import Text
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.engines.engine import Absent, Engine
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.ops_page import wide_console
-from opgate.ops_build.table import Op
 from opgate.ops_build.verification.verify import Cell, verify
 
 #: The number of failures that are printed for a cell. The others are mostly of the same kind.

@@ -16,7 +16,7 @@ from opgate.child_process import ChildProcess, tied
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded, EngineSource
 from opgate.ops_build.engines.process_end import how_ended, last_words
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: Seconds that a case may take.
 TIME_LIMIT = 60.0

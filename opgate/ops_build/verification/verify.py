@@ -12,7 +12,7 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.engines.comparison import difference, tolerance
 from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: After so many cases that ended the engine's process, the other cases of the cell are not run.
 MOST_ENDINGS = 3

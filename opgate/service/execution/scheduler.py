@@ -24,7 +24,7 @@ from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.padding import element_counts
 from opgate.service.execution.policy import choose
 from opgate.service.execution.rate_limiter import Claim
-from opgate.service.execution.running import ON_LOOP
+from opgate.service.execution.run_on_loop import ON_LOOP
 from opgate.service.execution.session import ModelSession
 from opgate.service.execution.waiting import Line, Waiting
 from opgate.service.native.process import set_running

@@ -15,7 +15,7 @@ from opgate.service.isolation.tensors import STRINGS
 
 if TYPE_CHECKING:
     from opgate.service.execution.session import BoundRun, SessionOptions
-    from opgate.service.isolation.link import Link
+    from opgate.service.isolation.worker_end import Link
 
 T = TypeVar("T")
 

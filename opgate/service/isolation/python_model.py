@@ -25,7 +25,7 @@ from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.memory import Array
 
 if TYPE_CHECKING:
-    from opgate.service.isolation.link import Link
+    from opgate.service.isolation.worker_end import Link
 
 _UTILS = "triton_python_backend_utils"
 _MISSING_MODULE = (

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from opgate.service.isolation.channel import encoded
-from opgate.service.isolation.link import Link
 from opgate.service.isolation.opening import Conversing, Opening
+from opgate.service.isolation.worker_end import Link
 
 _KEPT = 4096  # characters of an error's text
 

@@ -26,8 +26,8 @@ def main(arguments: list[str]) -> None:
         missing = confine(replace(confinement, counted=counted))
     except NotConfinedError as error:
         refusal = f"a worker process can't be confined: {error}"
-    from opgate.service.isolation.link import Link
     from opgate.service.isolation.serving import serve
+    from opgate.service.isolation.worker_end import Link
 
     serve(Link(*connection), refusal, missing, counted)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opgate.child_process import cause_of_death, wait_before_start
-from opgate.processor import usable_cores
+from opgate.cpu import usable_cores
 from opgate.service.listening import bind_shared, listen
 from opgate.service.processes.child import SILENT, Child, start
 from opgate.service.processes.messages import Opening, read

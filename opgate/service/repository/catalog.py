@@ -15,10 +15,17 @@ from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.freed_memory import give_back
 from opgate.service.isolation.calls import Calls
+from opgate.service.repository.background_loads import (
+    Loading,
+    Outcome,
+    needed_by,
+    read_configs,
+    unavailable,
+    versions_after,
+)
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, limits_of
-from opgate.service.repository.loading import Loading, Outcome, needed_by, read_configs, unavailable, versions_after
 from opgate.service.repository.repositories import Repositories, Source, only_source
 from opgate.service.settings import Settings
 from opgate.service.similar_names import Names

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
 from opgate.service.core.triton_messages import ModelConfig
+from opgate.service.repository.background_loads import Outcome, read_configs
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
-from opgate.service.repository.loading import Outcome, read_configs
 from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.repositories import Source, only_source, stamp_of_parts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from opgate.processor import usable_cores
+from opgate.cpu import usable_cores
 from opgate.service.core.checks import Limits
 from opgate.service.core.errors import ServingError
 from opgate.service.core.presentation import Presentation
@@ -33,8 +33,8 @@ from opgate.service.execution.sequences import (
 )
 from opgate.service.execution.session import ModelSession, Session, SessionOptions
 from opgate.service.isolation.calls import Calls
+from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.opening import OnnxOpening
-from opgate.service.isolation.session import ProcessSession
 from opgate.service.isolation.worker_session import WorkerSession
 from opgate.service.repository.autocomplete import complete
 from opgate.service.repository.config import (
@@ -56,11 +56,11 @@ from opgate.service.repository.ensembles import check_ensemble, with_labels
 from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
 from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.repository.presentation import read_presentation
+from opgate.service.repository.presentation_from_config import read_presentation
 from opgate.service.repository.proving import prove
 from opgate.service.repository.python_models import check_allowed, confinement, open_python, worker_limits
 from opgate.service.repository.sequence_config import read_sequences
-from opgate.service.repository.specification import make_spec
+from opgate.service.repository.spec_from_config import make_spec
 from opgate.service.repository.validation import check_against_engine
 from opgate.service.settings import Settings
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opgate import processor
+from opgate import cpu
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
@@ -171,7 +171,7 @@ def check_processor(path: Path, flags: str) -> None:
     """Raises ConfigError if a library was compiled for a later processor: its first call would end the process."""
     for flag in flags.split():
         level = flag.removeprefix("-march=x86-64-")
-        if level in processor.LEVELS and (lacks := processor.missing(level)):
+        if level in cpu.LEVELS and (lacks := cpu.missing(level)):
             raise ConfigError(
                 f"op library {path} was compiled with {flag}, and this processor lacks {', '.join(sorted(lacks))}: "
                 "build it without --arch, and it runs on every processor"

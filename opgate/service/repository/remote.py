@@ -14,8 +14,8 @@ from opgate.service.repository.config import state_defaults, with_schedulers
 from opgate.service.repository.ensembles import Lookup, with_labels
 from opgate.service.repository.loader import LoadedModel, copied, limits_of
 from opgate.service.repository.paths import confined
-from opgate.service.repository.presentation import read_presentation
-from opgate.service.repository.specification import make_spec
+from opgate.service.repository.presentation_from_config import read_presentation
+from opgate.service.repository.spec_from_config import make_spec
 from opgate.service.settings import Settings
 
 

@@ -18,7 +18,7 @@ from opgate.service.core.triton_messages import ModelConfig, ModelSequenceBatchi
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
 from opgate.service.repository.config import BATCH_PARAMETERS, DEFAULT_IDLE_US, ConfigError, in_python, parameter
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.repository.specification import stated_datatype
+from opgate.service.repository.spec_from_config import stated_datatype
 
 _BLOCK = "sequence_batching"
 # As in Triton.

@@ -15,7 +15,7 @@ from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.comparison import assert_same_with_constants
 from opgate.ops_build.engines.engine import Absent, Engine
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 NO_STRINGS = "LiteRT's delegates can't have tensors of strings"
 

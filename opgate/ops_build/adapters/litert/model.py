@@ -14,7 +14,7 @@ from flatbuffers import flexbuffers
 from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 #: The version of the format that LiteRT reads.
 SCHEMA_VERSION = 3

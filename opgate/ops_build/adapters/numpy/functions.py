@@ -18,8 +18,8 @@ from opgate.ops_build.adapters.numpy.library import ALLOCATE, THREADS, OpLibrary
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.op_functions import documentation, functions_of, signature_of
-from opgate.ops_build.packed import attribute_bytes
-from opgate.ops_build.table import Attribute, Input, Op
+from opgate.ops_build.op_table import Attribute, Input, Op
+from opgate.ops_build.packed_attributes import attribute_bytes
 
 #: Writes values for messages, and cuts long ones.
 _SHORT = reprlib.Repr()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from opgate import folders
-from opgate.ops_build.table import Op, loaded_table
-from opgate.processor import usable_cores
+from opgate.cpu import usable_cores
+from opgate.ops_build.op_table import Op, loaded_table
 
 
 class LoadError(ImportError):

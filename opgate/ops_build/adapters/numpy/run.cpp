@@ -14,8 +14,8 @@
 #include <mutex>
 
 #include "op_call/invoke.h"
-#include "op_call/packed.h"
-#include "op_call/running.h"
+#include "op_call/packed_attributes.h"
+#include "op_call/running_op.h"
 #include "op_call/threads.h"
 
 namespace opgate::numpy {

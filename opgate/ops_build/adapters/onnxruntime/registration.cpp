@@ -7,7 +7,7 @@
 #include "api.h"
 #include "call.h"
 #include "inference.h"
-#include "op_call/running.h"
+#include "op_call/running_op.h"
 
 namespace opgate::ort {
 namespace {

@@ -10,7 +10,7 @@ import tensorflow as tf
 from opgate.ops_build.adapters.tensorflow.layers import is_layer, layer
 from opgate.ops_build.adapters.tensorflow.library import OpLibrary
 from opgate.ops_build.op_functions import documentation, functions_of, parameters_of, signature_of
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 
 def public_names(library: OpLibrary) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_float
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 if TYPE_CHECKING:
     from opgate.ops_build.adapters.tensorflow.library import OpLibrary

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from opgate.ops_build.op_functions import is_module, keyword_of, parameters_of, sizes_of
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 #: The optional inputs that are weights of a layer, and the initializers of their values.
 _WEIGHTS: Mapping[str, str] = {"weight": "ones", "bias": "zeros"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def type_of(op: Op) -> str:

@@ -16,7 +16,7 @@ from tensorflow.python.framework import op_def_registry
 from opgate.ops_build.adapters.tensorflow.gradients import register_gradient
 from opgate.ops_build.adapters.tensorflow.library import OpLibrary, Registered
 from opgate.ops_build.adapters.tensorflow.names import type_of
-from opgate.ops_build.table import Op, loaded_table
+from opgate.ops_build.op_table import Op, loaded_table
 
 #: What a TensorFlow raises that can't load a library.
 _LOAD_ERRORS = (tf.errors.OpError, ImportError, RuntimeError, OSError)

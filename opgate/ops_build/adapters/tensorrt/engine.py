@@ -11,8 +11,8 @@ from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU, gpus
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.engines.engine import Absent, Engine
+from opgate.ops_build.op_table import Op
 from opgate.ops_build.runner.engine import KernelsEngine
-from opgate.ops_build.table import Op
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

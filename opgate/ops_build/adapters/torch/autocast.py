@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
-from opgate.ops_build.table import Input, Op
+from opgate.ops_build.op_table import Input, Op
 
 #: The dtypes that autocast casts.
 _CAST = (torch.float16, torch.bfloat16, torch.float32)

@@ -13,8 +13,8 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from opgate.ops_build.adapters.torch.gradient import Gradient
-from opgate.ops_build.table import Op
+from opgate.ops_build.adapters.torch.derivatives import Gradient
+from opgate.ops_build.op_table import Op
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 

@@ -21,7 +21,7 @@ from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.comparison import difference, tolerance
 from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

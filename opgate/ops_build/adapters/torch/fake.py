@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Expr, Input, Op
-from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
+from opgate.ops_build.op_table import Expr, Input, Op
+from opgate.ops_build.signature_walk import KnownInput, SignatureMismatch, Size, Walk
 
 #: The dtypes of torch by their names in signatures.
 TORCH_DTYPES: Mapping[str, torch.dtype] = {

@@ -21,7 +21,7 @@ from opgate.ops_build.op_functions import (
     signature_of,
     sizes_of,
 )
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 
 def public_names(library: OpLibrary) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import torch
 from torch.autograd import forward_ad
 
 from opgate.ops_build.adapters.torch.autograd import autograd_kernel, recorder
-from opgate.ops_build.adapters.torch.gradient import Gradient
+from opgate.ops_build.adapters.torch.derivatives import Gradient
 from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_float
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.op_table import Op, snake_case
 
 
 def register_gradient(op: Op, backward: Op | None, library: torch.library.Library) -> None:

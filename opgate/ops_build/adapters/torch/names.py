@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def namespace_of(domain: str) -> str:

@@ -20,8 +20,8 @@ from opgate.ops_build.adapters.torch.names import namespace_of
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.nodes import node_attributes
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Attribute, Op
-from opgate.ops_build.walk import KnownInput, Walk
+from opgate.ops_build.op_table import Attribute, Op
+from opgate.ops_build.signature_walk import KnownInput, Walk
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 

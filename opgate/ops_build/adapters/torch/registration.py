@@ -21,7 +21,7 @@ from opgate.ops_build.adapters.torch.gradients import register_gradient
 from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.adapters.torch.tracing import register_tracing
 from opgate.ops_build.op_functions import functions_of
-from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.op_table import Op, read_table
 
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 

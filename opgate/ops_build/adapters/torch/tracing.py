@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from opgate.ops_build.adapters.torch.fake import call_of
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 def register_tracing(op: Op, overload: Any, library: torch.library.Library) -> None:

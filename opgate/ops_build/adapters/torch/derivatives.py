@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from opgate.ops_build.table import Op
+from opgate.ops_build.op_table import Op
 
 
 class Gradient:

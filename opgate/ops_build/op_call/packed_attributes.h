@@ -1,4 +1,4 @@
-// Reads values from the bytes into which packed.py packs them. It says the format.
+// Reads values from the bytes into which packed_attributes.py packs them. It says the format.
 //
 // A source has a function read(void* target, std::size_t count), which gives the next bytes.
 #pragma once

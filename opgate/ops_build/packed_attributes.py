@@ -1,4 +1,4 @@
-"""Packs the values of attributes into bytes. op_call/packed.h reads them.
+"""Packs the values of attributes into bytes. op_call/packed_attributes.h reads them.
 
 Numbers are little-endian.
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.table import Attribute
+from opgate.ops_build.op_table import Attribute
 
 _KINDS = {"int": 0, "float": 1, "bool": 2, "str": 3, "choice": 3}
 #: The kind of a list is the kind of its elements plus this number.

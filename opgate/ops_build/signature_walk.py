@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, Protocol
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Expr, Input, Op, Output
+from opgate.ops_build.op_table import Expr, Input, Op, Output
 
 #: A size, in the type that the algebra uses. None is an unknown size.
 Size = Any
