@@ -64,7 +64,7 @@ def test_files_of_scipy(run_op: RunOp, dtype: str) -> None:
     np.testing.assert_allclose(pcm[0], padded(expected), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAW", "ULAW"])
 @pytest.mark.parametrize("kind", ["WAV", "WAVEX"])
 def test_files_of_soundfile(run_op: RunOp, subtype: str, kind: str) -> None:
     file, samples = io.BytesIO(), np.random.default_rng(2).uniform(-1, 1, (64, 3))
@@ -74,7 +74,7 @@ def test_files_of_soundfile(run_op: RunOp, subtype: str, kind: str) -> None:
     pcm, _, _, status = decoded_audio(run_op, [file.getvalue()])
     assert status.tolist() == [0]
     np.testing.assert_allclose(pcm[0], padded(expected.mean(1)), rtol=1e-6, atol=1e-7)
-    for other in ("ULAW", "IMA_ADPCM"):
+    for other in ("MS_ADPCM", "IMA_ADPCM"):
         file = io.BytesIO()
         soundfile.write(file, samples[:, 0], 44100, other, format="WAV")
         assert decoded_audio(run_op, [file.getvalue()])[3].tolist() == [3]

@@ -42,7 +42,8 @@ def sound(count: int, bits: int, kind: int = 1) -> bytes:
     return values.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
 
 
-KINDS = [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64)]
+KINDS = [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64), (6, 8), (7, 8)]
+_NAMES = {1: "integer", 3: "float", 6: "A-law", 7: "mu-law"}
 
 
 def case(name: str, files: list[bytes], **attributes: Any) -> Case:
@@ -52,12 +53,14 @@ def case(name: str, files: list[bytes], **attributes: Any) -> Case:
 
 def cases(types: Mapping[str, Dtype]) -> Iterator[Case]:
     for kind, bits in KINDS:
-        name = f"{'float' if kind == 3 else 'integer'} {bits}"
+        name = f"{_NAMES[kind]} {bits}"
         for channels in (1, 2, 5):
             for extensible in (False, True):
                 options: dict[str, Any] = {"kind": kind, "bits": bits, "channels": channels, "extensible": extensible}
                 files = [wav(sound(count * channels, bits, kind), **options) for count in (3, 40, 57)]
                 yield case(f"{name}, {channels} channels, extensible {extensible}", files)
+    for kind in (6, 7):
+        yield case(f"all of {_NAMES[kind]}", [wav(bytes(range(256)), kind=kind, bits=8)], samples=256)
     good = wav(sound(30, 16))
     yield case("no rows", [])
     yield case("one sample a row", [good, good], samples=1)
@@ -86,7 +89,8 @@ def bad_cases(good: bytes) -> Iterator[Case]:
         ("data before the format", good[:12] + good[36:]),
         ("a short format", b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", b"\1\0\1\0") + good[36:]),
         ("a chunk larger than the file", good[:36] + b"LIST\xf0\xff\xff\x7f"),
-        ("mu-law", wav(b"\0" * 9, kind=7, bits=8)),
+        ("ADPCM", wav(b"\0" * 9, kind=2, bits=4, block=1)),
+        ("mu-law of 16 bits", wav(b"\0" * 8, kind=7, bits=16)),
         ("12 bits", wav(b"\0" * 9, bits=12)),
         ("extensible without its GUID", wav(b"\0" * 8, kind=0xFFFE)),
         ("no channels", wav(b"\0" * 8, channels=0)),

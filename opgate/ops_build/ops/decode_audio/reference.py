@@ -11,6 +11,21 @@ from opgate.ops_build.case import Array
 _UNKNOWN_SIZE = 0x7FFF0000
 
 
+def _levels(kind: int) -> Array:
+    """The samples of 16 bits that the bytes of A-law (6) and mu-law (7) stand for: ITU-T G.711, tables 1 and 2, which
+    give the levels of each of eight segments in steps that double."""
+    code = np.arange(256) ^ (0x55 if kind == 6 else 0xFF)
+    segment, step = code >> 4 & 7, code & 15
+    if kind == 6:
+        magnitude = np.where(segment == 0, 16 * step + 8, (16 * step + 264) * 2.0 ** (segment - 1))
+        return np.where(code & 128, magnitude, -magnitude)
+    magnitude = (8 * step + 132) * 2.0**segment - 132
+    return np.where(code & 128, -magnitude, magnitude)
+
+
+_G711 = {kind: _levels(kind) for kind in (6, 7)}
+
+
 class _Bad(Exception):
     """A file that can't be decoded, with its status."""
 
@@ -63,7 +78,7 @@ def _check_format(chunk: bytes) -> None:
     kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", chunk)
     if kind == 0xFFFE and len(chunk) >= 40:
         (kind,) = struct.unpack_from("<H", chunk, 24)
-    if (kind, bits) not in {(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64)}:
+    if (kind, bits) not in {(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64), (6, 8), (7, 8)}:
         raise _Bad(3)
     if not channels or not rate or block != channels * bits // 8:
         raise _Bad(2)
@@ -79,6 +94,8 @@ def _frames(format_chunk: bytes, data: bytes, sample_rate: int) -> tuple[Array, 
     data = data[: len(data) // block * block]
     if kind == 3:
         sound = np.frombuffer(data, f"<f{bits // 8}").astype(np.float64)
+    elif kind in (6, 7):
+        sound = _G711[kind][np.frombuffer(data, np.uint8)] / 32768
     elif bits == 8:
         sound = (np.frombuffer(data, np.uint8).astype(np.float64) - 128) / 128
     else:

@@ -1,4 +1,4 @@
-// Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits or floats of 32 or 64.
+// Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits, floats of 32 or 64, or the logarithms of G.711.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using Bytes = std::span<const std::uint8_t>;
 
 enum class WavStatus : std::int32_t { good = 0, not_a_wav = 1, corrupt = 2, unsupported = 3, another_rate = 4 };
 
-enum class Encoding { u8, i16, i24, i32, f32, f64 };
+enum class Encoding { u8, i16, i24, i32, f32, f64, a_law, mu_law };
 
 /// What the chunks of a file say. `frames` has one sample of each channel for each moment.
 struct Wav {
@@ -48,6 +48,10 @@ inline WavStatus read_format(Bytes chunk, Wav& wav) {
     wav.encoding = Encoding::f32;
   } else if (format == 3 && bits == 64) {
     wav.encoding = Encoding::f64;
+  } else if (format == 6 && bits == 8) {
+    wav.encoding = Encoding::a_law;
+  } else if (format == 7 && bits == 8) {
+    wav.encoding = Encoding::mu_law;
   } else {
     return WavStatus::unsupported;
   }
@@ -81,6 +85,21 @@ inline WavStatus open_wav(Bytes file, Wav& wav) {
   return WavStatus::corrupt;
 }
 
+/// The sample of 16 bits that a byte of A-law stands for (ITU-T G.711).
+inline int a_law(std::uint8_t byte) {
+  const int code = byte ^ 0x55, exponent = code >> 4 & 7, mantissa = (code & 15) << 4;
+  const int magnitude = exponent == 0 ? mantissa + 8 : (mantissa + 0x108) << (exponent - 1);
+  return code & 0x80 ? magnitude : -magnitude;
+}
+
+/// The sample of 16 bits that a byte of mu-law stands for (ITU-T G.711).
+inline int mu_law(std::uint8_t byte) {
+  constexpr int kBias = 0x84;
+  const int code = ~byte & 0xff, exponent = code >> 4 & 7, mantissa = (code & 15) << 3;
+  const int magnitude = ((mantissa + kBias) << exponent) - kBias;
+  return code & 0x80 ? -magnitude : magnitude;
+}
+
 /// A sample as a part of full scale.
 inline double sample(Encoding encoding, const std::uint8_t* from) {
   switch (encoding) {
@@ -91,6 +110,8 @@ inline double sample(Encoding encoding, const std::uint8_t* from) {
     case Encoding::i32: return static_cast<double>(little_endian<std::int32_t>(from)) / 2147483648.0;
     case Encoding::f32: return static_cast<double>(little_endian<float>(from));
     case Encoding::f64: return little_endian<double>(from);
+    case Encoding::a_law: return a_law(*from) / 32768.0;
+    case Encoding::mu_law: return mu_law(*from) / 32768.0;
   }
   return 0;
 }
