@@ -500,7 +500,7 @@ class TestConfig:
         import typer
         from typer.testing import CliRunner
 
-        from opgate import serve
+        from opgate.commands import serve
         from opgate.service import run
 
         seen = []
