@@ -287,6 +287,8 @@ class Gateway:
             done(request)
 
         request.done = finished
+        if model.spec.streams:
+            request.budget = self.budget
         try:
             model.submit(request)
         except Exception:

@@ -97,6 +97,57 @@ class TritonPythonModel:
                 for one in requests]
 """
 )
+# A thread sends the responses of all requests, as in Triton's backend for vLLM. CODE: how many, of how many numbers, and
+# the seconds between them.
+ONE_SENDER = (
+    HEAD
+    + """
+import queue
+
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        self.made = queue.Queue()
+        threading.Thread(target=self.send, daemon=True).start()
+
+    def send(self):
+        while True:
+            sender, response, flags = self.made.get()
+            try:
+                sender.send(response, flags)
+            except Exception:  # the client has left
+                pass
+
+    def make(self, sender, count, size, seconds):
+        for i in range(count):
+            time.sleep(seconds)
+            self.made.put((sender, numbers([i] * size), FINAL if i + 1 == count else 0))
+
+    def execute(self, requests):
+        for request in requests:
+            code = json.loads(pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0])
+            threading.Thread(target=self.make, args=(request.get_response_sender(), *code), daemon=True).start()
+"""
+)
+SLOW = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.6)
+        return [numbers(pb_utils.get_input_tensor_by_name(r, "X").as_numpy()) for r in requests]
+"""
+)
+HELPED = (
+    HEAD
+    + """
+import models, service, tests
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [told(models.NAME + service.NAME + tests.NAME) for _ in requests]
+"""
+)
 CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
 NUMBERS = '{ name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }'
 TOLD = '{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }'
@@ -155,6 +206,13 @@ MODELS = {
         name: (f"{CODE} output [ {TOLD} ] sequence_batching {{ state [ {one} ] }}", RETURNS)
         for name, (one, _) in STATES.items()
     },
+    "one_sender": (f"{CODE} output [ {NUMBERS} ] model_transaction_policy {{ decoupled: true }}", ONE_SENDER),
+    "slow": (
+        f"""max_batch_size: 4 {X} output [ {NUMBERS} ] dynamic_batching {{
+        default_queue_policy {{ timeout_action: REJECT default_timeout_microseconds: 300000 }} }}""",
+        SLOW,
+    ),
+    "helped": (f"{CODE} output [ {TOLD} ]", HELPED),
     "halves": (f'{CODE} output [ {{ name: "HALVES" data_type: TYPE_FP16 dims: [ -1 ] }} ]', RETURNS),
     "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
 }
@@ -199,6 +257,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / model / "initial_state").mkdir()
         for name, data in STATE_FILES.items():
             (folder / model / "initial_state" / name).write_bytes(data)
+    for name in ("models", "service", "tests"):
+        (folder / "helped" / "1" / f"{name}.py").write_text(f"NAME = {name!r}")
     for name, config in ENSEMBLES.items():
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "config.pbtxt").write_text(config)
@@ -262,6 +322,67 @@ def streamed(server: Any, model: str, inputs: list[Any], id: str = "mine") -> li
             final = response.parameters["triton_final_response"].bool_param if response.parameters else None
             found.append((response.id, answer.error_message or arrays, final))
     return found
+
+
+def sent(*codes: list[Any]) -> list[pb.ModelInferRequest]:
+    """Returns requests to `one_sender`, whose ids are their places."""
+    found = []
+    for place, code in enumerate(codes):
+        (given,) = texts("grpc", json.dumps(code))
+        message = pb.ModelInferRequest(model_name="one_sender", id=str(place), inputs=[given._get_tensor()])
+        message.raw_input_contents.append(given._get_content())
+        found.append(message)
+    return found
+
+
+def ids(server: Any, *codes: list[Any]) -> list[str]:
+    """Returns the ids of the responses in the order in which they come."""
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        answers = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(sent(*codes)), timeout=30)
+        return [answer.infer_response.id for answer in answers if answer.infer_response.outputs]
+
+
+def test_responses_of_a_stream_come_as_they_are_made(server: Any) -> None:
+    """Those of a request that takes long hold up no others, also where one thread of the model sends all of them."""
+    came = ids(server, [20, 1, 0.05], [3, 1, 0.0])
+    assert (came.count("0"), came.count("1")) == (20, 3)
+    assert came[-1] == "0" and came.index("1") < 5
+    came = ids(server, [300, 1, 0.001], [300, 1, 0.001])
+    assert (came.count("0"), came.count("1")) == (300, 300)
+
+
+def test_a_client_that_reads_nothing_holds_up_no_other(server: Any) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        unread = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(sent([1000, 5000, 0.0])), timeout=60)
+        next(iter(unread))
+        assert ids(server, [20, 1, 0.0]) == ["0"] * 20
+        unread.cancel()
+    assert ids(server, [20, 1, 0.0]) == ["0"] * 20
+
+
+def test_what_waits_for_a_client_that_left_is_let_go(gateway: Server) -> None:
+    def held() -> float:
+        found = [line for line in gateway.get("/metrics").splitlines() if line.startswith("opgate_held_bytes ")]
+        return float(found[0].split()[1])
+
+    before = held()
+    with grpc.insecure_channel(f"127.0.0.1:{gateway.grpc}") as channel:
+        unread = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(sent([2000, 5000, 0.0])), timeout=60)
+        next(iter(unread))
+        wait_until(lambda: held() > before + 5_000_000)
+        unread.cancel()
+    wait_until(lambda: held() <= before)
+
+
+def test_a_default_timeout_ends_no_run(server: Any) -> None:
+    """It is that of the queue."""
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]
+    status, answer = post(server, "slow/infer", {"inputs": inputs})
+    assert (status, answer["outputs"][0]["data"]) == (200, [1, 2])
+
+
+def test_a_helper_may_have_any_name(gateway: Server) -> None:
+    assert infer(gateway, "helped", "")[1]["outputs"][0]["data"] == ["modelsservicetests"]
 
 
 OWN = ['{"code": 17, "text": "not found"}', "an error occurred"]

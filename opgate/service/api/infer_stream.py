@@ -1,4 +1,5 @@
-"""ModelStreamInfer: the requests of a stream run at the same time, and are answered in their order."""
+"""ModelStreamInfer: the requests of a stream run at the same time. Those of decoupled models are answered as their
+responses come, and all others in their order, as in Triton."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import partial
 
@@ -23,7 +25,7 @@ logger = logging.getLogger("opgate.grpc")
 
 # Requests of a stream that run or whose answers wait. The next one is read when the client has taken an answer.
 _MOST_AT_ONCE = 64
-# Answers of a decoupled model that are encoded before the client has taken those before them.
+# Messages of a stream that are encoded before the client has taken those before them.
 _MOST_ENCODED = 64
 # A client that sends this metadata gets the first error as the status of the call, which ends it.
 _STATUS = "triton_grpc_error"
@@ -32,10 +34,11 @@ _STATUS = "triton_grpc_error"
 class _Asked(GrpcExchange):
     """One request of a stream, until it is answered."""
 
-    __slots__ = ("done", "error", "size", "told", "turn")
+    __slots__ = ("changed", "done", "error", "size", "told", "turn")
 
-    def __init__(self, gateway: Gateway, call: Call, ids: Ids, size: int) -> None:
+    def __init__(self, gateway: Gateway, call: Call, ids: Ids, size: int, changed: asyncio.Event) -> None:
         super().__init__(gateway, call, ids)
+        self.changed = changed  # is set when it is done
         self.size = size  # of its message, and of its result
         self.turn = asyncio.Event()  # set when the model has got it: then the next request is read
         self.done = asyncio.Event()
@@ -51,6 +54,7 @@ class _Asked(GrpcExchange):
         """Ends the request with an error."""
         self.error = detached(error)
         self.done.set()
+        self.changed.set()
         self.turn.set()
 
     def finish(self, request: Request) -> None:
@@ -63,6 +67,7 @@ class _Asked(GrpcExchange):
             request.result = None
             self.error = ServingError(Kind.OVERLOADED, "the answers that the client has not taken hold too much memory")
         self.done.set()
+        self.changed.set()
 
     def tell_status(self, code: Code, error: str) -> None:
         """Tells the journal with which status the request ended."""
@@ -78,48 +83,90 @@ class InferStream:
         self._decoder = decoder
         self._call = call
         self._ids = ids_of(call.first("x-request-id"), call.first("traceparent"))
-        self._asked: asyncio.Queue[_Asked | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MOST_AT_ONCE)
         self._open: set[_Asked] = set()
+        self._in_order: deque[_Asked] = deque()  # that are answered one after the other
+        self._tasks: set[asyncio.Task[None]] = set()  # which answer the others
+        self._messages: deque[Message] = deque()  # of these tasks
+        self._places = asyncio.Semaphore(_MOST_ENCODED)  # for them
+        self._failed: RpcError | None = None  # what one of these tasks ends the call with
+        self._changed = asyncio.Event()
 
     async def answers(self, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
         """Yields the answers. Raises RpcError if the client wants errors as statuses, and if it sends no request."""
         reading = asyncio.create_task(self._read(messages))
+        reading.add_done_callback(lambda _: self._changed.set())
         try:
-            while (asked := await self._asked.get()) is not None:
-                await asked.turn.wait()
-                async with contextlib.aclosing(self._answers(asked)) as found:
-                    async for message in found:
-                        yield message
-                        del message
-                self._open.discard(asked)
-                self._call.hold(-asked.size)
-                self._room.release()
-                del asked  # an idle stream keeps no data
+            while True:
+                if self._messages:
+                    yield self._messages.popleft()
+                    self._places.release()
+                elif self._failed is not None:
+                    raise self._failed
+                elif self._in_order and self._in_order[0].done.is_set():
+                    asked = self._in_order.popleft()
+                    async with contextlib.aclosing(self._answers(asked)) as found:
+                        async for message in found:
+                            yield message
+                            del message
+                    self._end(asked)
+                    del asked  # an idle stream keeps no data
+                elif reading.done() and not self._open:
+                    break
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
             await reading  # it raises what ended it
         finally:
             reading.cancel()
+            for task in self._tasks:
+                task.cancel()
             for left in self._open:  # the client has left
                 if left.request is not None:
                     left.request.cancel()
                 if not left.told:
                     left.tell_status(*self._call.why_gone)
+            self._open.clear()
 
     async def _read(self, messages: AsyncIterator[Received]) -> None:
+        async for data in messages:
+            await self._room.acquire()
+            if not self._call.hold(len(data)):
+                raise RpcError(Code.RESOURCE_EXHAUSTED, "the requests of the stream hold too much memory")
+            asked = _Asked(self._gateway, self._call, self._ids, len(data), self._changed)
+            self._open.add(asked)
+            asked.take(self._decoder, data)
+            del data
+            await asked.turn.wait()
+            if asked.request is not None and asked.request.context.spec.decoupled:
+                task = asyncio.create_task(self._answer_as_they_come(asked))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                self._in_order.append(asked)
+                self._changed.set()
+            del asked
+
+    async def _answer_as_they_come(self, asked: _Asked) -> None:
         try:
-            async for data in messages:
-                await self._room.acquire()
-                if not self._call.hold(len(data)):
-                    raise RpcError(Code.RESOURCE_EXHAUSTED, "the requests of the stream hold too much memory")
-                asked = _Asked(self._gateway, self._call, self._ids, len(data))
-                self._open.add(asked)
-                self._asked.put_nowait(asked)
-                asked.take(self._decoder, data)
-                del data
-                await asked.turn.wait()
-                del asked
+            async with contextlib.aclosing(self._answers(asked)) as found:
+                async for message in found:
+                    await self._places.acquire()
+                    self._messages.append(message)
+                    del message
+                    self._changed.set()
+        except RpcError as error:
+            self._failed = error
         finally:
-            self._asked.put_nowait(None)
+            self._end(asked)
+            self._changed.set()
+
+    def _end(self, asked: _Asked) -> None:
+        """Lets another request in for one that is answered."""
+        if asked in self._open:
+            self._open.discard(asked)
+            self._call.hold(-asked.size)
+            self._room.release()
 
     async def _answers(self, asked: _Asked) -> AsyncGenerator[Message, None]:
         """Yields the messages that answer a request. Raises RpcError."""

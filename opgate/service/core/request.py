@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from collections.abc import Sequence as SequenceOf
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -58,18 +58,62 @@ class Response(NamedTuple):
 
 
 _NO_OPTIONS = Options()
-# Responses of one request that wait for the client to take those before them.
-_MOST_WAITING = 16
+# So many responses of one request, or so many bytes of them, wait for the client without being counted.
+_FREELY, _FREELY_BYTES = 16, 1 << 20
+# Bytes of a response beside its elements.
+_BYTES_BESIDE = 512
+
+
+class Budget(Protocol):
+    """The bytes that requests and answers may hold, all together."""
+
+    def hold(self, size: int, small: bool = False, /) -> bool:
+        """Counts bytes. Returns whether there was room for them."""
+
+    def let_go(self, size: int, /) -> None:
+        """Counts bytes no more."""
 
 
 class _Stream:
-    """Responses that nobody has taken yet."""
+    """Responses that nobody has taken yet, each with the bytes that the budget counts of it."""
 
-    __slots__ = ("changed", "waiting")
+    __slots__ = ("budget", "bytes", "changed", "waiting")
 
-    def __init__(self) -> None:
-        self.waiting: deque[Response] = deque()
+    def __init__(self, budget: Budget | None) -> None:
+        self.budget = budget
+        self.waiting: deque[tuple[Response, int, int]] = deque()
+        self.bytes = 0
         self.changed = asyncio.Event()
+
+    def take(self, response: Response) -> bool:
+        """Takes a response. Returns whether there is room for it."""
+        size, counted = _bytes_of(response.outputs), 0
+        if len(self.waiting) >= _FREELY and self.bytes + size > _FREELY_BYTES:
+            if self.budget is None:
+                return False
+            if not self.budget.hold(size):
+                self.budget.let_go(size)
+                return False
+            counted = size
+        self.waiting.append((response, size, counted))
+        self.bytes += size
+        self.changed.set()
+        return True
+
+    def give(self) -> Response:
+        """Returns the first one."""
+        response, size, counted = self.waiting.popleft()
+        self.bytes -= size
+        if counted and self.budget is not None:
+            self.budget.let_go(counted)
+        return response
+
+    def drop(self) -> None:
+        """Lets go of all of them."""
+        while self.waiting:
+            self.give()
+
+    __del__ = drop
 
 
 class Request:
@@ -81,9 +125,9 @@ class Request:
     """
 
     __slots__ = (
-        "again", "context", "done", "ended", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "open",
-        "options", "origin", "outputs", "parameters", "received_ns", "renew", "result", "rows", "run_ns", "shared",
-        "started_ns", "steps", "stream", "timer", "weight",
+        "again", "budget", "context", "done", "ended", "ended_ns", "error", "group", "id", "inputs", "key",
+        "leave", "open", "options", "origin", "outputs", "parameters", "received_ns", "renew", "result",
+        "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +167,7 @@ class Request:
         self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
         self.parameters: Mapping[str, bool | int | float | str] = {}  # of the result, from a model in Python
+        self.budget: Budget | None = None  # of responses that wait for the client
         self.stream: _Stream | None = None  # of the responses of a model that gives several
         self.error: ServingError | None = None
         self.open = False  # whether its run is over and its responses are still to come
@@ -161,26 +206,27 @@ class Request:
         self.done(self)
 
     async def respond(self, response: Response) -> None:
-        """Takes one of several responses, maybe the last one. Waits while nobody takes those before it."""
-        stream = self.stream = self.stream or _Stream()
-        while len(stream.waiting) >= _MOST_WAITING and not self.ended:
+        """Takes one of several responses, maybe the last one. Waits for the client to take those before it if the
+        budget has no room."""
+        stream = self.stream = self.stream or _Stream(self.budget)
+        while not self.ended and not stream.take(response):
             stream.changed.clear()
             await stream.changed.wait()
-        if not self.ended:
-            stream.waiting.append(response)
-            stream.changed.set()
 
     async def responses(self) -> AsyncIterator[Response]:
         """Yields the responses as they come, until the request has ended."""
-        stream = self.stream = self.stream or _Stream()
-        while True:
-            while stream.waiting:
-                yield stream.waiting.popleft()
-                stream.changed.set()
-            if self.ended:
-                return
-            stream.changed.clear()
-            await stream.changed.wait()
+        stream = self.stream = self.stream or _Stream(self.budget)
+        try:
+            while True:
+                while stream.waiting:
+                    yield stream.give()
+                    stream.changed.set()
+                if self.ended:
+                    return
+                stream.changed.clear()
+                await stream.changed.wait()
+        finally:
+            stream.drop()
 
     def cancel(self) -> None:
         """Ends the request of a client that has left. It gives up its place in the queue and its run at once."""
@@ -205,6 +251,16 @@ class Request:
 
 def _no_callback(request: Request) -> None:
     return None
+
+
+def _bytes_of(outputs: Mapping[str, Array]) -> int:
+    """Returns about how many bytes a response takes."""
+    size = _BYTES_BESIDE
+    for array in outputs.values():
+        size += array.nbytes
+        if array.dtype.kind == "O":
+            size += sum(map(len, array.reshape(-1).tolist()))
+    return size
 
 
 async def give(request: Request, response: Response, seconds: float | None) -> None:

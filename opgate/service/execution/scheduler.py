@@ -128,7 +128,7 @@ class Scheduler:
         if self._ordered is not None:
             self._ordered.add(request)
         if not waiting.size and self._runs_alone(request) and self._start(self._form([request], request.rows)):
-            self._await(request, timeout, policy)
+            self._await(request, timeout if timeout == request.options.timeout_us else 0, policy)
             return
         waiting.add(request)
         self.statistics.pending = waiting.size
@@ -203,6 +203,15 @@ class Scheduler:
             request.leave = self._let_go
             if timeout_us:
                 request.expire_after(timeout_us, self._waiting.postpone if policy.delay else None)
+
+    def _only_their_own_timeouts(self, batch: Batch) -> None:
+        """Stops the timeouts of the config for requests that run: they are those of the queue, as in Triton."""
+        for request in batch.requests:
+            if request.timer is not None:
+                own = request.options.timeout_us
+                if self._waiting.policy_of(request).timeout_us(own) != own:
+                    request.timer.cancel()
+                    request.timer = None
 
     def _let_go(self, request: Request, error: ServingError) -> None:
         """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
@@ -327,6 +336,7 @@ class Scheduler:
             return False
         if before_run is not None:
             before_run()
+            self._only_their_own_timeouts(batch)
         if batch.on_loop:
             self._ran_on_loop = True
             ON_LOOP.model = self.spec.name

@@ -270,7 +270,11 @@ def _load(path: Path) -> ModuleType:
     """Imports a model's file as the module model of a package named as its version, so that it can import what lies
     beside it: `from .helper import x`. Its folder, and that of the model, come last in the path for others."""
     version = path.parent
-    sys.path += [str(version), str(version.parent)]
+    # A checkout has folders beside the package, such as models and tests.
+    ours = Path(__file__).parents[3]
+    beside = [str(ours)] if (ours / "pyproject.toml").is_file() and str(ours) in sys.path else []
+    sys.path[:] = [folder for folder in sys.path if folder not in beside]
+    sys.path += [str(version), str(version.parent), *beside]
     name = f"{version.name}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
