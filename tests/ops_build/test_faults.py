@@ -49,7 +49,7 @@ FAULTS = [
           "detection/greedy.h", "iou(block.boxes[i], box) > threshold", "iou(block.boxes[i], box) >= threshold"),
     Fault("a box over the limit of its class suppresses", "MultiClassNMS", "detection/greedy.h",
           "numbers[of_class] == limits.max_per_class) continue;", "numbers[of_class] == limits.max_per_class) { others.add(0, picture.box(anchor)); continue; }"),
-    Fault("mirrored letters", "DrawBoundingBoxes", "ops/draw_bounding_boxes/draw_bounding_boxes.cpp",
+    Fault("mirrored letters", "DrawBoundingBoxes", "ops/draw_bounding_boxes/band.h",
           "pixels >> (kGlyphWidth - 1 - column)", "pixels >> column"),
     Fault("the best box painted first", "DrawBoundingBoxes", "ops/draw_bounding_boxes/draw_bounding_boxes.cpp",
           "std::int64_t i = rows.k - 1; i >= 0; --i", "std::int64_t i = 0; i < rows.k; ++i"),
