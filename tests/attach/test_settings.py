@@ -98,7 +98,7 @@ def test_a_map_of_one_class(made: Make, tmp_path: Path, logits: bool, post: str)
 
 def test_a_map_of_several_classes_has_no_threshold(tmp_path: Path) -> None:
     file = networks.segmenter(tmp_path / "net.onnx")
-    with pytest.raises(AttachError, match=r"--post: the word threshold: goes with a map of one class, and .* has none"):
+    with pytest.raises(AttachError, match=r"--post: 'threshold' goes with a map of one class, and .* has none"):
         attach(Wish(file, post="segment threshold:0.3"), "model")
     assert not attach(Wish(file, post="segment"), "model").settings
 
