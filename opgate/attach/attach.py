@@ -62,11 +62,11 @@ def attach(wish: Wish, name: str) -> Attached:
     if wish.read and of.said.kind != "db":
         raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")
     if of.said.kind == "db" and not wish.read:
-        for word in sorted(of.said.stated & {"text", "beam"}):
+        for word in sorted(of.said.stated & {"text", "beam", "blank"}):
             raise AttachError(f"--post: the word {word}: goes with --read")
     if "turn" in of.said.stated and not wish.turn:
         raise AttachError("--post: the word turn: goes with --turn")
-    reader = reading.reader(wish, of.said.beam, opset, report) if wish.read else None
+    reader = reading.reader(wish, of.said, opset, report) if wish.read else None
     turner = reading.turner(wish, opset, report) if wish.turn else None
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
@@ -77,6 +77,7 @@ def attach(wish: Wish, name: str) -> Attached:
     else:
         answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED
+        classes = classes or labels.count_in(of.network.metadata)
         fitted = labels.fitted(of.labels, classes, of.said.kind, of.said.blank, report, counted=counted)
     settings.check(nodes_after, pre.STATUS)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)

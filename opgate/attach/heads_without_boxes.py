@@ -223,12 +223,12 @@ def regions(nodes: Nodes, head: Head, outputs: Sequence[str], score: str) -> Non
         x = nodes.add("Sigmoid", [x], "probabilities")
     post = head.post
     level = settings.add(nodes, settings.MASK, Setting(post.threshold))
-    least = settings.add(nodes, score, Setting(post.score))
+    least = settings.add(nodes, score, Setting(post.score, post.least_score))
     inputs = [
         head.rows(nodes, x, 4),
         "geometry",
         settings.each_picture(nodes, level),
-        settings.each_picture(nodes, least, min(post.score, post.lowest)),
+        settings.each_picture(nodes, least),
     ]
     attributes = {
         "unclip_ratio": post.unclip,

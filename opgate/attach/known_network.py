@@ -8,9 +8,10 @@ from pathlib import Path
 
 import onnx
 
-from opgate.attach import graph, heads, labels, post, pre, pre_words
+from opgate.attach import blank, graph, heads, labels, post, pre, pre_words
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.report import AttachError, Report
+from opgate.attach.trials import examples_in
 from opgate.onnx_tools.run_model import load_model
 
 #: What the user does if nothing tells the characters of a reader.
@@ -91,7 +92,11 @@ def known(wish: Wish, report: Report) -> Known:
             f"{SAY_CHARACTERS}"
         )
     before = pre.settle(wish.pre, said.kind, network, size, report)
-    return Known(original, network, size, said, chosen, stated, before)
+    known = Known(original, network, size, said, chosen, stated, before)
+    if stated is None or said.kind != "ctc":
+        return known
+    pictures = examples_in(wish.examples)
+    return replace(known, said=blank.settled(said, chosen, stated, network, size, known.bytes, pictures, report))
 
 
 def _characters(said: post.Post) -> str:

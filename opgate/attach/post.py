@@ -81,6 +81,11 @@ class Post:
     stated: frozenset[str] = frozenset()
 
     @property
+    def least_score(self) -> float:
+        """The least score threshold that a request may say, where `lowest` means something."""
+        return min(self.score, self.lowest)
+
+    @property
     def detects(self) -> bool:
         """Whether the answer has boxes."""
         return self.kind in _DETECTORS
@@ -188,8 +193,8 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "segment": ("output", "threshold", "sigmoid", "probabilities"),
     "ctc": ("output", "score", "blank", "beam", "softmax", "probabilities"),
     "db": (
-        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "dilate", "sigmoid",
-        "probabilities",
+        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "blank", "dilate",
+        "sigmoid", "probabilities",
     ),
 }  # fmt: skip
 #: The heads with something behind a colon of their own.
@@ -271,7 +276,6 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     if kind == "db":
         _report_regions(post, said, report)
     if kind == "ctc":
-        (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
         if post.beam:
             report.said("beam", f"{post.beam} texts", "the score is the probability of the whole text")
         else:
@@ -281,7 +285,7 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
 
 def _lowest(post: Post) -> str:
     """Returns which score threshold a request may ask for."""
-    return "a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+    return f"a request may say {post.least_score:g} to 1"
 
 
 def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None:

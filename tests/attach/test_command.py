@@ -25,7 +25,7 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
     assert (folder / "labels.txt").read_text() == "red\ngreen\nblue\n"
     readme = (folder / "README.md").read_text()
     assert "curl localhost:8000/predict/yolo" in readme and "opgate serve --model-repository" in readme
-    assert "iou_threshold from 0 to 1, score_threshold from 0 to 1, top_k from 1 to 100" in readme
+    assert "iou_threshold from 0 to 1, score_threshold from 0.25 to 1, top_k from 1 to 100" in readme
     assert "/yolo -F data=@picture.jpg -F iou_threshold=0.7 -F score_threshold=0.25 -F top_k=100\n" in readme
     report = (folder / "report.txt").read_text()
     assert report.splitlines()[0] in said and "bit for bit" in report
@@ -36,8 +36,9 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
 def test_a_detector_and_a_reader_are_one_model(library: Path, tmp_path: Path) -> None:
     detector = networks.text_map(tmp_path / "detector.onnx")
     reader = networks.lines(tmp_path / "reader.onnx", steps_first=False, channels=3)
-    said = ("--read", reader, "--read-pre", "height:16 half", "--labels", "a,b,c,d,e", "--library", library)
-    status, printed = run(detector, *said, "--to", tmp_path / "models" / "ocr")
+    said = ("--read", reader, "--read-pre", "height:16 half", "--labels", "a,b,c,d,e")
+    to = ("--to", tmp_path / "models" / "ocr", "--library", library)
+    status, printed = run(detector, *said, "--post", "db blank:0", *to)
     assert status == 0, printed
     assert "reader: characters" in printed and {path.name for path in (tmp_path / "models").iterdir()} == {"ocr"}
     assert (tmp_path / "models" / "ocr" / "labels.txt").read_text() == "\na\nb\nc\nd\ne\n"
