@@ -155,7 +155,8 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
         guesses = [guess for guess in guesses if guess.kind == "db"] or guesses
     if len(guesses) != 1 or not guesses[0].sure:
         raise heads.unknown(outputs, guesses)
-    return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
+    read = post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
+    return replace(read, argument="")  # nobody says how many labels
 
 
 def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:

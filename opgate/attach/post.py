@@ -302,24 +302,25 @@ def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None
 
 def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:
     usual = f"usual for {post.kind}"
-    (report.said if "score" in said else report.default)(
-        "score threshold", f"{post.score:g}", f"{usual}; {_lowest(post)}"
-    )
+
+    def tell(stated: bool, subject: str, value: object, *why: str) -> None:
+        """Reports what is said, or is usual for the head."""
+        (report.said if stated else report.default)(subject, value, "; ".join(why if stated else (usual, *why)))
+
+    tell("score" in said, "score threshold", f"{post.score:g}", _lowest(post))
     (report.said if "max" in said else report.default)("boxes at most", post.most, "a request may say fewer")
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    overlap = usual if post.kind == "obb" else f"{usual}; {ANY}"
-    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
-    spoken = {"agnostic", "per-class"} & set(words)
+    tell("iou" in said, "IoU threshold", f"{post.iou:g}", *(() if post.kind == "obb" else (ANY,)))
     alone = "agnostic" not in post.words and "agnostic" in _OWN[post.kind]
     suppressed = "in each class" if alone else "across classes"
-    if suppressed == "in each class" and post.kind not in ALL_CLASSES:
+    if alone and post.kind not in ALL_CLASSES:
         suppressed += "; an anchor has its best class alone"
-    (report.said if spoken else report.default)("suppression", suppressed, usual)
+    tell(not {"agnostic", "per-class"}.isdisjoint(words), "suppression", suppressed)
     if post.kind in _WEIGHTED:
         kept = "the mean of boxes that overlap, weighted by their scores" if post.nms == "weighted" else "the best box"
-        (report.said if "nms" in said else report.default)("nms", post.nms, f"{usual}: {kept}")
+        tell("nms" in said, "nms", post.nms, kept)
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:

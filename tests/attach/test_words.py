@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from opgate.attach import labels, post, pre
+from opgate.attach.attach import Wish, attach
 from opgate.attach.facts import Network, listed, read_network, sizes_in
 from opgate.attach.pre_words import Pre
 from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
@@ -315,3 +316,36 @@ def test_a_report_says_where_each_fact_comes_from() -> None:
         and DEFAULT in report.lines()[1]
         and SAID in report.lines()[2]
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("", "imagenet"),
+        ("imagenet", "imagenet"),
+        ("mean:0.485,0.456,0.406 std:0.229,0.224,0.225", "unit mean:0.485,0.456,0.406 std:0.229,0.224,0.225"),
+        ("half", "unit mean:0.5 std:0.5"),
+        ("byte", "byte"),
+    ],
+)
+def test_the_range_is_told_in_the_words_for_it(words: str, value: str) -> None:
+    report = Report()
+    pre.settle(words, "classify", network(), (224, 224), report)
+    (fact,) = [fact for fact in report.facts if fact.subject == "range"]
+    assert (fact.value, fact.origin) == (value, SAID if words else DEFAULT)
+
+
+def test_what_is_said_is_not_told_as_usual() -> None:
+    report = Report()
+    post.read("yolov8 score:0.4 agnostic", report.said, "", report)
+    facts = {fact.subject: (fact.value, fact.origin, fact.why) for fact in report.facts}
+    assert facts["score threshold"] == ("0.4", SAID, "a request may say 0.4 to 1")
+    assert facts["suppression"] == ("across classes", SAID, "")
+    assert facts["IoU threshold"] == ("0.7", DEFAULT, "usual for yolov8; a request may say 0 to 1")
+
+
+def test_the_number_of_labels_is_said_by_nobody(tmp_path: Path) -> None:
+    file = networks.classifier(tmp_path / "net.onnx")
+    for said, origin in (("", DEFAULT), ("classify", DEFAULT), ("classify:3", SAID)):
+        facts = attach(Wish(file, post=said), "model").report.facts
+        assert [fact.origin for fact in facts if fact.subject == "labels at most"] == [origin]
