@@ -30,7 +30,8 @@ def settled(
     report: Report,
 ) -> Post:
     """Returns the head with the number of its blank: what --post says, the list of characters or the file tells, or a
-    run shows. Raises AttachError if none of them does."""
+    run shows. `size` is the height and width of the pictures that are tried, and `bytes_` says that they have 0..255.
+    Raises AttachError if none of them tells it."""
     if "blank" in said.stated:
         report.said("blank", said.blank, "the class that is no character")
         return said

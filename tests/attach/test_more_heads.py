@@ -333,3 +333,10 @@ def test_labels_of_another_number_than_the_file_has(tmp_path) -> None:
     vector = networks.classifier(tmp_path / "vector.onnx", name="embedding")
     with pytest.raises(AttachError, match=r"^--labels: embed answers with a vector, which has no labels"):
         attach(Wish(vector, labels="a,b,c"), "model")
+
+
+def test_queries_have_as_many_classes_as_is_said(tmp_path) -> None:
+    file = networks.rt_detr(tmp_path / "net.onnx")
+    with pytest.raises(AttachError, match=r"^--post: 'classes:2', and the scores of detr have 3"):
+        attach(Wish(file, post="detr sigmoid classes:2", labels="a,b,c"), "model")
+    assert attach(Wish(file, post="detr sigmoid classes:3", labels="a,b,c"), "model").labels == ["a", "b", "c"]
