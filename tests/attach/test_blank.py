@@ -72,3 +72,13 @@ def test_a_file_of_paddle_has_its_blank_first(tmp_path: Path) -> None:
         Wish(networks.with_metadata(file, character="a\nb\nc\nd"), pre="grey height:16 unit", post="ctc"), "model"
     )
     assert blank_of(attached) == ("0", FOUND) and attached.labels == ["", "a", "b", "c", "d", " "]
+
+
+def test_what_scores_are_may_be_said(tmp_path: Path) -> None:
+    for word, value in (("softmax", "logits"), ("probabilities", "probabilities")):
+        attached = reader(tmp_path, FIRST, "abcde", f"blank:0 {word}")
+        (fact,) = [fact for fact in attached.report.facts if fact.subject == "scores"]
+        assert (fact.value, fact.origin) == (value, SAID)
+        (op,) = [node for node in attached.model.graph.node if node.op_type == "CTCGreedyDecode"]
+        (activation,) = [each.s for each in op.attribute if each.name == "activation"]
+        assert activation == (b"softmax" if word == "softmax" else b"none")
