@@ -35,6 +35,15 @@ class Told:
     text: str | None = None
     vector: tuple[float, ...] | None = None
 
+    @property
+    def kind(self) -> str:
+        """What the answer has, "" if it has nothing."""
+        if self.vector is not None:
+            return "a vector"
+        if any(thing.box for thing in self.things):
+            return "boxes"
+        return "labels or a text" if self.things else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:

@@ -28,6 +28,7 @@ from opgate.attach import (
     rotated,
     settings,
 )
+from opgate.attach.comparison import Compared
 from opgate.attach.known_network import Known, Wish, known
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.report import AttachError, Report
@@ -62,11 +63,11 @@ def attach(wish: Wish, name: str) -> Attached:
     if wish.read and of.said.kind != "db":
         raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")
     if of.said.kind == "db" and not wish.read:
-        for word in sorted(of.said.stated & {"text", "beam"}):
+        for word in sorted(of.said.stated & {"text", "beam", "blank"}):
             raise AttachError(f"--post: the word {word}: goes with --read")
     if "turn" in of.said.stated and not wish.turn:
         raise AttachError("--post: the word turn: goes with --turn")
-    reader = reading.reader(wish, of.said.beam, opset, report) if wish.read else None
+    reader = reading.reader(wish, of.said, opset, report) if wish.read else None
     turner = reading.turner(wish, opset, report) if wish.turn else None
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
@@ -77,6 +78,7 @@ def attach(wish: Wish, name: str) -> Attached:
     else:
         answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED
+        classes = classes or labels.count_in(of.network.metadata)
         fitted = labels.fitted(of.labels, classes, of.said.kind, of.said.blank, report, counted=counted)
     settings.check(nodes_after, pre.STATUS)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
@@ -138,9 +140,18 @@ def _batch_size(wish: Wish, opened: batching.Opened, before: pre_words.Pre, repo
     return MAX_BATCH_SIZE
 
 
-def write(attached: Attached, to: Path, library: Path, command: str, *, overwrite: bool) -> tuple[list[Path], Served]:
-    """Writes a model's folder, and loads it: in ONNX Runtime, and as the gateway does. Returns the paths, and the
-    loaded model. Raises AttachError."""
+def write(
+    attached: Attached,
+    to: Path,
+    library: Path,
+    command: str,
+    *,
+    overwrite: bool,
+    compare: Callable[[Served, Path], Compared] | None = None,
+) -> tuple[list[Path], Sequence[str]]:
+    """Writes a model's folder, after it has loaded it, in ONNX Runtime and as the gateway does, and has compared it:
+    `compare` gets the loaded model and its folder. Returns the paths, and the lines of the comparison. Raises
+    AttachError."""
     repository.check_free(to, 1, overwrite=overwrite, other="name another folder with --to")
     for place in (to, *(to.with_name(name) for name in attached.beside)):
         if (place / "config.pbtxt").exists() and not overwrite:
@@ -151,16 +162,20 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
         _write_model(attached, place, overwrite=False)
         served = Served(place, library)
         answer = served.predict(grey_picture())
+        compared = compare(served, place) if compare else None
     attached.report.proved("loaded: by ONNX Runtime with the op library, and by the gateway; it answers a grey picture")
     written = _write_model(attached, to, overwrite=overwrite)
     if overwrite:
         _remove_stale(attached, to)
     sample = json.dumps(_short(answer), ensure_ascii=False)
     readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.settings)
-    for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
+    texts = {"README.md": readme, "report.txt": "\n".join(attached.report.lines()) + "\n"}
+    if compared:
+        texts["comparison.html"] = compared.page
+    for name, text in texts.items():
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")
-    return written, served
+    return written, compared.lines if compared else ()
 
 
 def _remove_stale(attached: Attached, to: Path) -> None:

@@ -27,10 +27,12 @@ def attach(
         typer.Option("--draw", help="Also answer with a picture: boxes or texts drawn into it, or the map of classes."),
     ] = False,
     like: Annotated[
-        str, typer.Option(help="module:function, a function of yours from a picture to its answer, to compare with.")
+        str,
+        typer.Option(help="module:function or file.py:function: yours, from a picture to its answer, to compare with."),
     ] = "",
     examples: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="A folder of pictures for --like.")
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="A folder of pictures for --like, and to prove batches on."),
     ] = None,
     read: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="An ONNX file that reads the lines that db finds.")
@@ -58,15 +60,16 @@ def attach(
     """
     from opgate.attach.attach import attach as made
     from opgate.attach.attach import write
-    from opgate.attach.comparison import compare, find
+    from opgate.attach.comparison import Compared, compare, function_of, pictures_in
     from opgate.attach.known_network import Wish
     from opgate.attach.report import AttachError
+    from opgate.attach.serving import Served
     from opgate.ops_build.building.options import BuildOptions
 
     ops = library or BuildOptions().library()
     try:
-        if bool(like) != (examples is not None):
-            raise AttachError("--like and --examples go together")
+        if like and examples is None:
+            raise AttachError("--like goes with --examples, a folder of pictures")
         for option, other, wrong in (
             ("--read-pre", "--read", read_pre and read is None),
             ("--turn", "--read", turn is not None and read is None),
@@ -77,7 +80,9 @@ def attach(
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
         if examples is not None:
-            find(like, examples)  # a mistake in them is found before anything is written
+            pictures_in(examples)
+        if like:
+            function_of(like)  # a mistake in it is found before anything is run
         attached = made(
             Wish(
                 model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre, turn, turn_pre
@@ -85,13 +90,15 @@ def attach(
             to.resolve().name,
         )
         command = shlex.join(["opgate", *sys.argv[1:]])
-        written, served = write(attached, to, ops, command, overwrite=overwrite)
-        for line in attached.report.lines():
+
+        def compared(served: Served, folder: Path) -> Compared:
+            assert examples is not None
+            return compare(like, examples, served, folder, ops)
+
+        written, lines = write(attached, to, ops, command, overwrite=overwrite, compare=compared if like else None)
+        for line in (*attached.report.lines(), *lines):
             typer.echo(line)
         typer.echo(f"wrote {', '.join(map(str, written))}")
-        if examples is not None:
-            for line in compare(like, examples, served, to, ops):
-                typer.echo(line)
     except (OSError, ValueError, RuntimeError) as error:
         typer.echo(f"opgate: {error}", err=True)
         raise typer.Exit(1) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import sys
 import time
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,16 @@ _PATH_NAMES = ("path", "file", "name")
 
 
 def function_of(text: str) -> Callable[[Path], Any]:
-    """Returns what calls module:function with a picture's file. The function gets the bytes, or the path as a text if
-    its first parameter is annotated str or Path or has path, file or name in its name. Raises AttachError."""
-    module, colon, name = text.partition(":")
+    """Returns what calls module:function or file.py:function with a picture's file. The function gets the bytes, or the
+    path as a text if its first parameter is annotated str or Path or has path, file or name in its name. Raises
+    AttachError."""
+    module, colon, name = text.rpartition(":")
     if not module or not colon or not name:
-        raise AttachError(f"--like: expected module:function, got '{text}'")
+        raise AttachError(f"--like: expected module:function or file.py:function, got '{text}'")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        function = importlib.import_module(module)
+        function: Any = _file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
     except Exception as error:  # whatever a module of somebody else raises
@@ -45,6 +47,15 @@ def function_of(text: str) -> Callable[[Path], Any]:
     if not callable(function):
         raise AttachError(f"--like: {text} is no function")
     return _with_paths(function) if _takes_path(function) else _with_bytes(function)
+
+
+def _file(path: Path) -> ModuleType:
+    """Returns the module in a file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _takes_path(function: Callable[..., Any]) -> bool:
@@ -81,22 +92,28 @@ class Comparison:
     cases: list[Case] = field(default_factory=list)
 
 
-def find(like: str, examples: Path) -> tuple[Callable[[Path], Any], Sequence[Path]]:
-    """Returns the function and the pictures. Raises AttachError."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The lines of the report of a comparison, and the page with the pictures on which the answers disagree."""
+
+    lines: Sequence[str]
+    page: str
+
+
+def pictures_in(examples: Path) -> Sequence[Path]:
+    """Returns the pictures of --examples. Raises AttachError if there is none."""
     pictures = examples_in(examples)
     if not pictures:
         raise AttachError(f"--examples: {examples} has no picture: expected {', '.join(ENDINGS)}")
-    return function_of(like), pictures
+    return pictures
 
 
-def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> list[str]:
-    """Compares the model in `folder` with a function on the pictures in `examples`, and writes comparison.html into the
-    folder. Returns the lines of the report. Raises AttachError."""
-    call, pictures = find(like, examples)
+def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> Compared:
+    """Compares the model in `folder` with a function on the pictures in `examples`. Raises AttachError."""
+    call, pictures = function_of(like), pictures_in(examples)
     found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
     lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:", *found.lines, *_summary(found)]
-    (folder / "comparison.html").write_text(page(f"{folder.name} and {like}", lines, found.cases), encoding="utf-8")
-    return [*lines, f"wrote {folder / 'comparison.html'} with {len(found.cases)} pictures on which they disagree"]
+    return Compared(lines, page(f"{folder.name} and {like}", lines, found.cases))
 
 
 def compared(
@@ -107,6 +124,7 @@ def compared(
     from opgate.service.core.errors import ServingError
 
     found = Comparison()
+    ours_is = theirs_is = ""
     for path in pictures:
         data = path.read_bytes()
         try:
@@ -119,6 +137,12 @@ def compared(
             theirs = of_function(answer, vector=ours.vector is not None)
         except AttachError as error:
             raise AttachError(f"{error} (from your function, for {path.name})") from None
+        ours_is, theirs_is = ours.kind or ours_is, theirs.kind or theirs_is
+        if ours_is and theirs_is and ours_is != theirs_is:
+            raise AttachError(
+                f"--like: the model answers with {ours_is}, and your function with {theirs_is}, for {path.name}: "
+                "these can't be compared"
+            )
         found.theirs.append(seconds)
         found.ours.append(_timed(partial(graph, data))[1])
         result = agreement(ours, theirs)
@@ -159,7 +183,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def _told(result: Agreement, ours: Told, theirs: Told) -> str:
     if ours.vector is not None and theirs.vector is None:
-        return f"a vector and {repr(theirs.things[0].label) if theirs.things else 'nothing'}"
+        return "a vector and nothing"
     if ours.vector is not None and theirs.vector is not None and len(ours.vector) != len(theirs.vector):
         return f"different: vectors of {len(ours.vector)} and {len(theirs.vector)} numbers"
     if ours.vector is not None:

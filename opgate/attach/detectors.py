@@ -40,7 +40,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if boxes.classes > 1 and "agnostic" not in post.words and post.kind not in ALL_CLASSES:
         boxes = _best_class(nodes, boxes)
     attributes: dict[str, Any] = {
-        "score_threshold": least_score(post),
+        "score_threshold": post.least_score,
         "iou_threshold": post.iou,
         "max_detections": post.most,
         "class_agnostic": int("agnostic" in post.words),
@@ -77,7 +77,7 @@ def overlaps(nodes: Nodes, post: Post) -> str:
 def add_count(nodes: Nodes, post: Post) -> None:
     """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`, at most the
     input `top_k`."""
-    settings.add(nodes, settings.SCORE, Setting(post.score))
+    settings.add(nodes, settings.SCORE, Setting(post.score, post.least_score))
     ones = nodes.cast(nodes.add("Greater", ["scores", settings.SCORE], "above"), TensorProto.INT32, "above.ones")
     above = nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False)
     settings.add(nodes, settings.TOP_K, Setting(post.most, 1, post.most, whole=True))
@@ -101,11 +101,6 @@ def of_best_class(nodes: Nodes, scores: str, classes: int, axis: int) -> str:
     best = nodes.add("ArgMax", [scores], "best", axis=axis, keepdims=1)
     best = nodes.add("Equal", [best, nodes.constant("numbers", numbers, np.int64)], "is_best")
     return nodes.add("Where", [best, scores, nodes.constant("nothing", 0.0)], "one_class_each")
-
-
-def least_score(post: Post) -> float:
-    """Returns the score below which no request finds anything."""
-    return min(post.score, post.lowest)
 
 
 def _given_labels(nodes: Nodes, head: str, indices: str) -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from opgate.attach.facts import Network, Output, listed
+from opgate.attach.labels import KEYS
 from opgate.attach.report import AttachError, shape_text
 
 #: The strides of the grids of most detectors, and with one for larger pictures.
 STRIDES, STRIDES_P6 = (8, 16, 32), (8, 16, 32, 64)
 #: How many queries a detector without anchors has at most.
 _MOST_QUERIES = 1000
+#: How many pixels of a side are a cell of a map that may be the grid of a detector.
+_COARSE = 16
 #: The least numbers of the distributions of four distances.
 _DISTANCES = 8
 _CLASS_NAMES = ("logit", "prob", "class", "softmax", "pred", "score", "label", "fetch_name")
@@ -258,8 +261,22 @@ def _maps(network: Network, output: Output, size: tuple[int, int]) -> list[Guess
         text = Guess("db", f"{shape}: the probability of text for each pixel of a picture of any size")
         return [text] if finds_text(network) else [Guess("segment", f"{shape}: a map of one class"), text]
     if classes > 1:
-        return [Guess("segment", f"{shape}: a map for each of {classes} classes")]
+        coarse = size[0] >= _COARSE * output.shape[2 if axis == 1 else 1]
+        if not coarse or _says_segment(network, classes):
+            return [Guess("segment", f"{shape}: a map for each of {classes} classes")]
+        if output.shape[2:] == (1, 1):
+            return [Guess("classify:5", f"{classes} classes"), Guess("embed", f"a vector of {classes} numbers")]
+        return [
+            Guess("segment", f"a map for each of {classes} classes"),
+            Guess("the grid of a detector", "its boxes aren't decoded: export it with them"),
+        ]
     return [Guess("segment", f"{shape}: a map of one class", sure=False)] if classes else []
+
+
+def _says_segment(network: Network, classes: int) -> bool:
+    """Returns whether the metadata tell that maps of classes are there: by the task, or by as many labels."""
+    counts = [len(listed(network.metadata.get(key, "")) or ()) for key in KEYS]
+    return "segment" in network.metadata.get("task", "") or classes in counts
 
 
 def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:

@@ -12,7 +12,7 @@ from opgate.attach.facts import Output
 from opgate.attach.head import Head
 from opgate.attach.heads import are_probabilities, class_axis
 from opgate.attach.nodes import Nodes, Setting
-from opgate.attach.post import ANY, Answer, Answers
+from opgate.attach.post import ANY, LABELS, Answer, Answers
 from opgate.attach.report import AttachError
 
 
@@ -49,7 +49,7 @@ def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
         raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
     x, classes, activation = scores(nodes, head)
-    k = min(int(head.post.argument or 5), classes)
+    k = min(int(head.post.argument or LABELS), classes)
     most = min(max(head.post.most, k), classes)
     nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=most, activation=activation)
     enough = _enough(nodes, head, "scores", [-1, 1])
@@ -145,8 +145,9 @@ def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         raise AttachError(f"--post: segment takes up to 256 classes, and the output has {classes}")
     x = output.name if numbers else nodes.float(output.name, output.dtype, "maps")
     x = head.rows(nodes, nodes.reshape(x, [0, *shape[1:]], "maps.whole") if len(output.shape) == 3 else x, 4)
-    if "threshold" in head.post.stated and (classes > 1 or numbers):
-        raise AttachError(f"--post: the word threshold: goes with a map of one class, and {output} has none")
+    if classes > 1 or numbers:
+        for word in sorted(head.post.words | (head.post.stated & {"threshold"})):
+            raise AttachError(f"--post: '{word}' goes with a map of one class, and {output} has none")
     if classes > 1:
         best = nodes.add("ArgMax", [x], "best", axis=axis, keepdims=0)
     else:
@@ -182,8 +183,10 @@ def text(nodes: Nodes, head: Head, count: str) -> int:
     x = head.rows(nodes, x, 3)
     if not 0 <= head.post.blank < classes:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
-    activation = "none" if are_probabilities(output.value) else "softmax"
-    head.report.ran("scores", "probabilities" if activation == "none" else "logits")
+    stated = head.post.words & {"softmax", "probabilities"}
+    activation = "softmax" if "softmax" in stated or not (stated or are_probabilities(output.value)) else "none"
+    told = head.report.said if stated else head.report.ran
+    told("scores", "probabilities" if activation == "none" else "logits")
     attributes = {"blank": head.post.blank, "activation": activation}
     if head.post.beam:
         outputs = ["labels", count, f"{nodes.prefix}log_probability"]
@@ -220,12 +223,12 @@ def regions(nodes: Nodes, head: Head, outputs: Sequence[str], score: str) -> Non
         x = nodes.add("Sigmoid", [x], "probabilities")
     post = head.post
     level = settings.add(nodes, settings.MASK, Setting(post.threshold))
-    least = settings.add(nodes, score, Setting(post.score))
+    least = settings.add(nodes, score, Setting(post.score, post.least_score))
     inputs = [
         head.rows(nodes, x, 4),
         "geometry",
         settings.each_picture(nodes, level),
-        settings.each_picture(nodes, least, min(post.score, post.lowest)),
+        settings.each_picture(nodes, least),
     ]
     attributes = {
         "unclip_ratio": post.unclip,

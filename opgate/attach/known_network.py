@@ -8,9 +8,10 @@ from pathlib import Path
 
 import onnx
 
-from opgate.attach import graph, heads, labels, post, pre, pre_words
+from opgate.attach import blank, graph, heads, labels, post, pre, pre_words
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.report import AttachError, Report
+from opgate.attach.trials import examples_in
 from opgate.onnx_tools.run_model import load_model
 
 #: What the user does if nothing tells the characters of a reader.
@@ -91,7 +92,11 @@ def known(wish: Wish, report: Report) -> Known:
             f"{SAY_CHARACTERS}"
         )
     before = pre.settle(wish.pre, said.kind, network, size, report)
-    return Known(original, network, size, said, chosen, stated, before)
+    known = Known(original, network, size, said, chosen, stated, before)
+    if stated is None or said.kind != "ctc":
+        return known
+    pictures = examples_in(wish.examples)
+    return replace(known, said=blank.settled(said, chosen, stated, network, size, known.bytes, pictures, report))
 
 
 def _characters(said: post.Post) -> str:
@@ -150,7 +155,8 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
         guesses = [guess for guess in guesses if guess.kind == "db"] or guesses
     if len(guesses) != 1 or not guesses[0].sure:
         raise heads.unknown(outputs, guesses)
-    return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
+    read = post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
+    return replace(read, argument="")  # nobody says how many labels
 
 
 def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:

@@ -10,6 +10,11 @@ from opgate.attach.report import AttachError, Report, did_you_mean
 
 #: Where exporters write labels in the metadata.
 KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2label")
+#: The heads without labels, and what is said of any.
+_WITHOUT = {
+    "db": "db finds regions of text, which have no labels",
+    "embed": "embed answers with a vector, which has no labels",
+}
 _FACES = ("blazeface", "scrfd")
 
 
@@ -21,9 +26,9 @@ def read(
 
     Raises AttachError.
     """
-    if kind == "db":
+    if kind in _WITHOUT:
         if said:
-            raise AttachError(f"{option}: db finds regions of text, which have no labels")
+            raise AttachError(f"{option}: {_WITHOUT[kind]}")
         return None
     if said in ("", "metadata"):
         for key in KEYS:
@@ -55,6 +60,11 @@ def read(
     labels = [part.strip() for part in said.split(",")]
     report.said("labels", len(labels))
     return labels
+
+
+def count_in(metadata: Mapping[str, str]) -> int:
+    """Returns how many labels the metadata have, 0 without any."""
+    return next((len(labels) for key in KEYS if (labels := listed(metadata.get(key, "")))), 0)
 
 
 def _near(path: Path) -> str:

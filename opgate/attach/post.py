@@ -37,6 +37,8 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     "blazeface": {"nms": "weighted"},
     "db": {"threshold": 0.3, "score": 0.6, "most": 1000},
 }
+#: How many labels an answer of a classifier has, if nobody says it.
+LABELS = 5
 #: How many boxes an answer may have at most.
 _MOST = 10_000
 #: The widest beam that CTCBeamSearch takes.
@@ -77,6 +79,11 @@ class Post:
     turn: float = 0.9
     words: frozenset[str] = frozenset()
     stated: frozenset[str] = frozenset()
+
+    @property
+    def least_score(self) -> float:
+        """The least score threshold that a request may say, where `lowest` means something."""
+        return min(self.score, self.lowest)
 
     @property
     def detects(self) -> bool:
@@ -158,27 +165,82 @@ _FLAGS = (
 )  # fmt: skip
 
 
-#: The words that mean something to a head that gives no boxes.
-_OWN: Mapping[str, tuple[str, ...]] = {
-    "classify": ("output", "score", "max", "sigmoid", "softmax", "probabilities"),
-    "embed": ("output",),
-    "segment": ("output", "threshold", "sigmoid", "softmax", "probabilities"),
-    "ctc": ("output", "score", "blank", "beam", "sigmoid", "softmax", "probabilities"),
-    "db": (
-        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "dilate", "sigmoid",
-        "probabilities",
-    ),
-}  # fmt: skip
 #: The heads whose boxes may be means of those that overlap.
 _WEIGHTED = ("ssd", "blazeface")
-#: The words that mean nothing to a head with boxes.
-_NO_BOXES = ("blank", "beam", "threshold", "unclip", "text", "turn", "dilate")
+_BOXES = ("output", "score", "lowest", "iou", "max")
+_CLASSES = ("classes", "agnostic", "per-class")
+_PLACES = ("pixels", "normalized")
+_QUERIES = (
+    *_BOXES, *_CLASSES, *_PLACES, "xyxy", "cxcywh", "sigmoid", "softmax", "probabilities", "background-first",
+    "background-last",
+)  # fmt: skip
+#: The words that mean something to each head.
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "yolov8": (*_BOXES, *_CLASSES, *_PLACES, "rows"),
+    "yolov5": (*_BOXES, *_CLASSES, *_PLACES),
+    "obb": (*_BOXES, *_CLASSES, *_PLACES),
+    "yolox": (*_BOXES, *_CLASSES),
+    "end2end": (*_BOXES, *_PLACES),
+    "detr": _QUERIES,
+    "ssd": (*_QUERIES, "nms"),
+    "boxes": (*_BOXES, *_PLACES),
+    "picodet": (*_BOXES, *_CLASSES),
+    "nanodet": (*_BOXES, *_CLASSES),
+    "blazeface": (*_BOXES, "nms"),
+    "scrfd": _BOXES,
+    "classify": ("output", "score", "max", "sigmoid", "softmax", "probabilities"),
+    "embed": ("output",),
+    "segment": ("output", "threshold", "sigmoid", "probabilities"),
+    "ctc": ("output", "score", "blank", "beam", "softmax", "probabilities"),
+    "db": (
+        "output", "threshold", "score", "lowest", "unclip", "max", "text", "turn", "beam", "blank", "dilate",
+        "sigmoid", "probabilities",
+    ),
+}  # fmt: skip
+#: The heads with something behind a colon of their own.
+_WITH_ARGUMENT = ("classify", "ctc")
+#: What flags say. Of those that say the same only one may be there. A word with an argument says what it is called.
+_SAYS = {
+    flag: what
+    for what, flags in (
+        ("suppression", ("agnostic", "per-class")),
+        ("box form", ("xyxy", "cxcywh")),
+        ("unit of boxes", _PLACES),
+        ("kind of scores", ("sigmoid", "softmax", "probabilities")),
+        ("background", ("background-first", "background-last")),
+    )
+    for flag in flags
+}
 
 
-def _means_something(kind: str, word: str) -> bool:
-    if word == "nms":
-        return kind in _WEIGHTED
-    return word in _OWN[kind] if kind in _OWN else word not in _NO_BOXES
+def _names(kind: str, words: Sequence[str]) -> dict[str, str]:
+    """Returns the words behind a head by their names. Raises AttachError for a word that is unknown, that means nothing
+    to the head, or that says what another one says."""
+    names, says = dict[str, str](), dict[str, str]()
+    for word in words:
+        name, colon, _ = word.partition(":")
+        if name not in (_WORDS if colon else _FLAGS):
+            expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
+            raise AttachError(f"--post: what is '{word}'?{did_you_mean(word, _FLAGS, _WORDS)} Expected {expected}")
+        if name not in _OWN[kind]:
+            raise AttachError(f"--post: '{word}' means nothing to {kind}")
+        what = _SAYS.get(name, name)
+        if what in says:
+            raise AttachError(f"--post: '{says[what]}' and '{word}' both say the {what}")
+        says[what] = names[name] = word
+    return names
+
+
+def _check(post: Post, names: Mapping[str, str]) -> None:
+    """Raises AttachError for a word that means nothing beside the others."""
+    if "lowest" in names and post.lowest > post.score:
+        raise AttachError(f"--post: '{names['lowest']}' is above the score threshold, {post.score:g}")
+    asked = post.argument or f"{LABELS}"
+    if "max" in names and post.kind == "classify" and asked.isdecimal() and post.most < int(asked):
+        raise AttachError(f"--post: '{names['max']}' is less than the {asked} labels of an answer: say classify:1")
+    if post.detects and post.iou >= 1:
+        for flag in sorted(post.words & {"agnostic", "per-class"}):
+            raise AttachError(f"--post: '{flag}' goes with suppression: add a word such as iou:0.5")
 
 
 def kind_of(text: str) -> str:
@@ -199,28 +261,21 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     score, iou = _DETECTORS.get(kind, (0.0, 0.0))
     post = replace(Post(kind, first.partition(":")[2], score, iou=iou), **_USUAL.get(kind, {}))
     origin("head", first, why)
-    said, flags = dict[str, str](), set[str]()
-    for word in words:
-        name, colon, argument = word.partition(":")
-        if (name in _WORDS or word in _FLAGS) and not _means_something(kind, name):
-            raise AttachError(f"--post: '{word}' means nothing to {kind}")
-        if colon and name in _WORDS:
-            post = replace(post, **_WORDS[name](argument))
-            said[name] = word
-        elif word in _FLAGS:
-            flags.add(word)
-        else:
-            expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
-            raise AttachError(f"--post: what is '{word}'?{did_you_mean(word, _FLAGS, _WORDS)} Expected {expected}")
-    if post.detects and kind == "yolox" and "per-class" not in flags:
-        flags.add("agnostic")
-    post = replace(post, words=frozenset(flags), stated=frozenset(said))
+    if ":" in first and kind not in _WITH_ARGUMENT:
+        raise AttachError(f"--post: what stands behind the colon of '{first}' means nothing to {kind}")
+    names = _names(kind, words)
+    said = {name: word for name, word in names.items() if name in _WORDS}
+    for name, word in said.items():
+        post = replace(post, **_WORDS[name](word.partition(":")[2]))
+    post = replace(post, words=frozenset(names.keys() - said), stated=frozenset(said))
+    _check(post, names)
+    if kind == "yolox" and "per-class" not in names:
+        post = replace(post, words=post.words | {"agnostic"})
     if post.detects:
         _report_thresholds(post, said, words, report)
     if kind == "db":
         _report_regions(post, said, report)
     if kind == "ctc":
-        (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
         if post.beam:
             report.said("beam", f"{post.beam} texts", "the score is the probability of the whole text")
         else:
@@ -230,7 +285,7 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
 
 def _lowest(post: Post) -> str:
     """Returns which score threshold a request may ask for."""
-    return "a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+    return f"a request may say {post.least_score:g} to 1"
 
 
 def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None:
@@ -247,23 +302,25 @@ def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None
 
 def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:
     usual = f"usual for {post.kind}"
-    (report.said if "score" in said else report.default)(
-        "score threshold", f"{post.score:g}", f"{usual}; {_lowest(post)}"
-    )
+
+    def tell(stated: bool, subject: str, value: object, *why: str) -> None:
+        """Reports what is said, or is usual for the head."""
+        (report.said if stated else report.default)(subject, value, "; ".join(why if stated else (usual, *why)))
+
+    tell("score" in said, "score threshold", f"{post.score:g}", _lowest(post))
     (report.said if "max" in said else report.default)("boxes at most", post.most, "a request may say fewer")
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    overlap = usual if post.kind == "obb" else f"{usual}; {ANY}"
-    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
-    spoken = {"agnostic", "per-class"} & set(words)
-    suppressed = "across classes" if "agnostic" in post.words else "in each class"
-    if suppressed == "in each class" and post.kind not in ALL_CLASSES:
+    tell("iou" in said, "IoU threshold", f"{post.iou:g}", *(() if post.kind == "obb" else (ANY,)))
+    alone = "agnostic" not in post.words and "agnostic" in _OWN[post.kind]
+    suppressed = "in each class" if alone else "across classes"
+    if alone and post.kind not in ALL_CLASSES:
         suppressed += "; an anchor has its best class alone"
-    (report.said if spoken else report.default)("suppression", suppressed, usual)
+    tell(not {"agnostic", "per-class"}.isdisjoint(words), "suppression", suppressed)
     if post.kind in _WEIGHTED:
         kept = "the mean of boxes that overlap, weighted by their scores" if post.nms == "weighted" else "the best box"
-        (report.said if "nms" in said else report.default)("nms", post.nms, f"{usual}: {kept}")
+        tell("nms" in said, "nms", post.nms, kept)
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:

@@ -58,8 +58,8 @@ Step = Callable[[str, str], str]
 _SUBJECTS = ("place", "colours", "range", "pad", "filter")
 
 
-def _described(pre: Pre) -> dict[str, str]:
-    """Returns the words for each subject of a Pre."""
+def _described(pre: Pre, numbers: bool) -> dict[str, str]:
+    """Returns the words for each subject of a Pre. `numbers` says that --pre has those of the mean or the std."""
     size = f"{pre.height}" if pre.height == pre.width else f"{pre.height}x{pre.width}"
     resized = "x".join(map(str, pre.stretched)) if any(pre.stretched) else pre.shorter_side
     place = {word: f"{word}:{size}" for word in FITS}
@@ -73,13 +73,15 @@ def _described(pre: Pre) -> dict[str, str]:
         ),
         "multiples": f"shortest:{pre.shorter_side} longest:{pre.width}",
     }
-    normal = "" if not (pre.mean or pre.std) else f" mean:{_joined(pre.mean or (0,))} std:{_joined(pre.std or (1,))}"
-    if (pre.mean, pre.std) == IMAGENET:
-        normal = " (imagenet)"
+    scale = "byte" if pre.scale == "byte" else "unit"
+    if pre.mean or pre.std:
+        scale += f" mean:{_joined(pre.mean or (0,))} std:{_joined(pre.std or (1,))}"
+    if (pre.scale, pre.mean, pre.std) == ("unit", *IMAGENET) and not numbers:
+        scale = "imagenet"
     return {
         "place": places[pre.fit],
         "colours": "grey" if pre.channels == 1 else pre.order.lower(),
-        "range": ("byte" if pre.scale == "byte" else "unit") + normal,
+        "range": scale,
         "pad": f"pad:{pre.pad}",
         "filter": pre.filter.replace("_", "-"),
     }
@@ -116,7 +118,7 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
         pre = replace(pre, width=network.width, bucket=0)
     _check(pre, network)
     _check_bytes(pre, network, decided)
-    for subject, text in _described(pre).items():
+    for subject, text in _described(pre, not decided.keys().isdisjoint({"mean", "std"})).items():
         if subject == "pad" and pre.fit in ("stretch", "crop"):
             continue
         words_of = {

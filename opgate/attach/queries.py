@@ -104,6 +104,8 @@ def queries(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     if not in_pixels(head, box_values, 2, corners=corners):
         box = nodes.add("Mul", [box, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
     score, classes = _probabilities(nodes, head, score, score_values)
+    if head.post.classes not in (0, classes):
+        raise AttachError(f"--post: 'classes:{head.post.classes}', and the scores of {head.post.kind} have {classes}")
     joined = nodes.add("Concat", [box, score], "joined", axis=2)
     return Boxes(joined, classes, True, corners=corners), None
 

@@ -16,7 +16,7 @@ from opgate.attach.facts import Network
 from opgate.attach.head import Head
 from opgate.attach.known_network import SAY_CHARACTERS, Known, Wish, known
 from opgate.attach.nodes import OPS, Nodes, Setting
-from opgate.attach.post import ANY, Answer, Answers
+from opgate.attach.post import ANY, Answer, Answers, Post
 from opgate.attach.pre_words import Pre
 from opgate.attach.report import AttachError, Report
 
@@ -46,12 +46,12 @@ class Turner:
     body: onnx.GraphProto
 
 
-def reader(wish: Wish, beam: int, opset: int, report: Report) -> Reader:
-    """Returns the reader in the file of --read for a model with this version of the standard operators. `beam` is the
-    width of its beam, 0 for none. Raises AttachError."""
+def reader(wish: Wish, said: Post, opset: int, report: Report) -> Reader:
+    """Returns the reader in the file of --read for a model with this version of the standard operators. `said`
+    is the head of the detector, which has the words for the reader. Raises AttachError."""
     assert wish.read is not None
-    head = f"ctc beam:{beam}" if beam else "ctc"
-    of_reader = Wish(wish.read, wish.read_pre, head, wish.labels, libraries=wish.libraries)
+    words = [f"{word}:{value}" for word, value in (("beam", said.beam), ("blank", said.blank)) if word in said.stated]
+    of_reader = Wish(wish.read, wish.read_pre, " ".join(("ctc", *words)), wish.labels, libraries=wish.libraries)
     return _told("reader", "--read", of_reader, report, lambda of, own: _reader(of, opset, own))
 
 

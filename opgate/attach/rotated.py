@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from opgate.attach.detectors import add_count, least_score, of_best_class
+from opgate.attach.detectors import add_count, of_best_class
 from opgate.attach.head import Head, class_count, in_source, none_there
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers
@@ -32,7 +32,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if classes > 1 and "agnostic" not in post.words:
         scores = of_best_class(nodes, scores, classes, 1)
     attributes = {
-        "score_threshold": least_score(post),
+        "score_threshold": post.least_score,
         "iou_threshold": post.iou,
         "max_detections": post.most,
         "class_agnostic": int("agnostic" in post.words),

@@ -27,10 +27,10 @@ def add(nodes: Nodes, name: str, setting: Setting) -> str:
     return name
 
 
-def each_picture(nodes: Nodes, setting: str, least: float = 0) -> str:
-    """Adds a setting with a number for each picture, f32 [n], at least `least`."""
+def each_picture(nodes: Nodes, setting: str) -> str:
+    """Adds a setting with a number for each picture, f32 [n], at least its least."""
     flat = nodes.reshape(setting, [-1], f"{setting}.flat")
-    held = nodes.add("Max", [flat, nodes.constant("least", least)], f"{setting}.held")
+    held = nodes.add("Max", [flat, nodes.constant("least", nodes.settings[setting].least)], f"{setting}.held")
     return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], f"{setting}.rows")], f"{setting}.each")
 
 

@@ -34,6 +34,15 @@ def batches(network: Network, size: tuple[int, int], bytes_: bool, examples: Seq
             yield _fitted(np.stack([pictures[row % len(pictures)] for row in range(ROWS)]), network, bytes_)
 
 
+def plain_and_examples(
+    network: Network, size: tuple[int, int], bytes_: bool, examples: Sequence[Path]
+) -> Iterator[Array]:
+    """Yields plain pictures and those of the user, one at a time."""
+    shape = (*size, network.channels)
+    for picture in (*_plain(shape), *_read(examples, shape)):
+        yield _fitted(picture[None], network, bytes_)
+
+
 def signed(network: Network, size: tuple[int, int]) -> Array:
     """Returns pictures as a mean and a deviation leave them: normally distributed. Bytes stay noise."""
     if network.dtype == "u8" or network.scales:

@@ -205,15 +205,24 @@ def classifier(path: Path, *, softmax: bool = False, name: str = "logits", **opt
     return net.save(path, {name: [3]}, **options)  # type: ignore[arg-type]
 
 
-def lines(path: Path, *, steps_first: bool, width: int | str = "width", channels: int = 1, opset: int = 17) -> Path:
-    """A reader of lines of 16 rows: each 8 columns are a step, and the class is the level of grey in fifths."""
+def lines(
+    path: Path,
+    *,
+    steps_first: bool,
+    width: int | str = "width",
+    channels: int = 1,
+    opset: int = 17,
+    levels: Sequence[float] = tuple(np.linspace(-1, 1, 6)),
+) -> Path:
+    """A reader of lines of 16 rows: each 8 columns are a step, and the class is the nearest of the levels of grey, as a
+    rule fifths."""
     net = Net()
     grey = net.add("ReduceMean", ["x"], "grey", axes=[1], keepdims=1)
     pooled = net.add("AveragePool", [grey], "pooled", kernel_shape=[16, 8], strides=[16, 8])
     row = net.add("Squeeze", [pooled, net.constant("row_axis", [1, 2], np.int64)], "row")
     steps = net.add("Unsqueeze", [row, net.constant("last", [2], np.int64)], "steps")
-    levels = net.constant("levels", np.linspace(-1, 1, 6)[None, None])
-    near = net.add("Abs", [net.add("Sub", [steps, levels], "from_level")], "distance")
+    each = net.constant("levels", np.array(levels)[None, None])
+    near = net.add("Abs", [net.add("Sub", [steps, each], "from_level")], "distance")
     scores = net.add("Mul", [near, net.constant("minus", -30)], "scores" if steps_first else "out")
     if steps_first:
         net.add("Transpose", [scores], "out", perm=[1, 0, 2])
@@ -399,6 +408,14 @@ def padded(
     boxes[0, :2] = [[10, 10, 40, 40, 0.9, 0], [20, 30, 60, 50, 0.8, 1]]
     net.add("Mul", [net.add("Cast", [found], "ones", to=TensorProto.FLOAT), net.constant("boxes", boxes)], "output0")
     return net.save(path, {"output0": [20, 6]}, metadata={"names": "{0: 'cat', 1: 'dog'}"})
+
+
+def with_metadata(file: Path, **metadata: str) -> Path:
+    """Puts texts into a file in place of those that it has."""
+    model = onnx.load(file)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, file)
+    return file
 
 
 def head_of_yolov8(path: Path, classes: int, *, maps: tuple[int, int] | None = None, **metadata: str) -> Path:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from opgate.cli import app
 from tests.attach import networks
+from tests.attach.conftest import png, squares
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -25,7 +26,7 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
     assert (folder / "labels.txt").read_text() == "red\ngreen\nblue\n"
     readme = (folder / "README.md").read_text()
     assert "curl localhost:8000/predict/yolo" in readme and "opgate serve --model-repository" in readme
-    assert "iou_threshold from 0 to 1, score_threshold from 0 to 1, top_k from 1 to 100" in readme
+    assert "iou_threshold from 0 to 1, score_threshold from 0.25 to 1, top_k from 1 to 100" in readme
     assert "/yolo -F data=@picture.jpg -F iou_threshold=0.7 -F score_threshold=0.25 -F top_k=100\n" in readme
     report = (folder / "report.txt").read_text()
     assert report.splitlines()[0] in said and "bit for bit" in report
@@ -36,8 +37,9 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
 def test_a_detector_and_a_reader_are_one_model(library: Path, tmp_path: Path) -> None:
     detector = networks.text_map(tmp_path / "detector.onnx")
     reader = networks.lines(tmp_path / "reader.onnx", steps_first=False, channels=3)
-    said = ("--read", reader, "--read-pre", "height:16 half", "--labels", "a,b,c,d,e", "--library", library)
-    status, printed = run(detector, *said, "--to", tmp_path / "models" / "ocr")
+    said = ("--read", reader, "--read-pre", "height:16 half", "--labels", "a,b,c,d,e")
+    to = ("--to", tmp_path / "models" / "ocr", "--library", library)
+    status, printed = run(detector, *said, "--post", "db blank:0", *to)
     assert status == 0, printed
     assert "reader: characters" in printed and {path.name for path in (tmp_path / "models").iterdir()} == {"ocr"}
     assert (tmp_path / "models" / "ocr" / "labels.txt").read_text() == "\na\nb\nc\nd\ne\n"
@@ -48,7 +50,7 @@ def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
     to = ("--to", tmp_path / "models" / "net", "--library", library)
     for arguments, message in [
         ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:5"),
-        ((file, *to, "--post", "classify", "--like", "a:b"), "--like and --examples go together"),
+        ((file, *to, "--post", "classify", "--like", "a:b"), "--like goes with --examples"),
         ((file, *to, "--post", "classify", "--pre", "nonsense"), "--pre: what is 'nonsense'?"),
         ((file, *to, "--read-pre", "height:48"), "--read-pre goes with --read"),
         ((file, *to, "--turn", file), "--turn goes with --read"),
@@ -71,3 +73,35 @@ def test_a_function_that_is_none_is_found_before_anything_is_written(library: Pa
     (tmp_path / "pictures" / "a.png").write_bytes(b"any")
     status, printed = run(*said, "--like", "no_such_module:f")
     assert status == 1 and "No module named" in printed and not to.exists()
+
+
+def test_a_comparison_that_fails_leaves_nothing(library: Path, tmp_path: Path) -> None:
+    file, to = networks.yolov8(tmp_path / "net.onnx"), tmp_path / "models" / "yolo"
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(png(squares()))
+    code = (
+        "def fails(data):\n    raise KeyError('cat')\n"
+        "def label(data):\n    return 'red'\n"
+        "def nothing(data):\n    return []\n"
+    )
+    (tmp_path / "own.py").write_text(code)
+    said = (file, "--to", to, "--library", library, "--examples", tmp_path / "pictures")
+    for name, message in (
+        ("fails", "own.py:fails fails on a.png: KeyError: 'cat'"),
+        ("label", "the model answers with boxes, and your function with labels or a text, for a.png"),
+    ):
+        status, printed = run(*said, "--like", f"{tmp_path / 'own.py'}:{name}")
+        assert status == 1 and message in printed and not to.parent.exists()
+    status, printed = run(*said, "--like", f"{tmp_path / 'own.py'}:nothing")
+    assert status == 0 and "0 of 1 pictures agree" in printed and (to / "comparison.html").is_file()
+
+
+def test_examples_need_no_function(library: Path, tmp_path: Path) -> None:
+    file, to = networks.yolov8(tmp_path / "net.onnx", fixed=True), tmp_path / "models" / "yolo"
+    (tmp_path / "pictures").mkdir()
+    said = (file, "--to", to, "--library", library, "--examples", tmp_path / "pictures")
+    status, printed = run(*said)
+    assert status == 1 and "has no picture" in printed and not to.exists()
+    (tmp_path / "pictures" / "a.png").write_bytes(png(squares()))
+    status, printed = run(*said)
+    assert status == 0 and (to / "config.pbtxt").is_file() and not (to / "comparison.html").exists(), printed

@@ -106,10 +106,18 @@ def test_a_broken_picture_among_others_fails_alone(made: Make, tmp_path) -> None
 def test_a_request_may_raise_the_score_threshold(made: Make, tmp_path) -> None:
     model = made(networks.yolov8(tmp_path / "net.onnx"), post="yolov8 score:0.5 lowest:0.3")
     file = {"data": ("picture.png", png(squares(at=(30, 37))), "image/png")}
-    requests = [{"files": file}, *({"files": file, "data": {"score_threshold": text}} for text in ("0.9", "0.1"))]
-    usual, fewer, more = ([r["score"] for r in each.json()["predictions"]] for each in model.send(requests))
+    requests = [
+        {"files": file},
+        *({"files": file, "data": {"score_threshold": text}} for text in ("0.9", "0.3", "0.29")),
+    ]
+    *answers, below = model.send(requests)
+    usual, fewer, more = ([r["score"] for r in each.json()["predictions"]] for each in answers)
     assert fewer == [score for score in usual if score > 0.9] and len(fewer) < len(usual) < len(more)
     assert min(usual) > 0.5 and 0.3 < min(more) < 0.5
+    assert below.status_code == 400
+    assert below.json()["error"] == "model 'model': score_threshold is not within 0.3 to 1"
+    assert "a request may say 0.3 to 1" in model.report
+    assert "score_threshold from 0.3 to 1" in (model.folder / "README.md").read_text()
 
 
 def test_a_request_may_set_the_iou_threshold(made: Make, tmp_path) -> None:

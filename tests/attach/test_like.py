@@ -111,13 +111,13 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
     (tmp_path / "own_code.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("label", "by_path"):
-        lines = compare(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
-        text = "\n".join(lines)
+        compared = compare(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
+        text = "\n".join(compared.lines)
         assert "2 of 3 pictures agree" in text and "CPU time of a picture" in text
         assert "broken.png: the served model refuses it" in text and "c.png: 'blue' and 'purple'" in text
     with pytest.raises(AttachError, match=r"expected a number for a score, got 'much' .* for a.png"):
         compare("own_code:no_number", examples, Served(model.folder, library), model.folder, library)
-    page = (model.folder / "comparison.html").read_text()
+    page = compared.page
     assert page.count("data:image/jpeg;base64,") == 2 and "purple" in page and "a.png" in page
     sys.modules.pop("own_code")
 
@@ -147,17 +147,21 @@ def test_vectors_of_other_lengths_do_not_agree(made: Make, library: Path, tmp_pa
         ("long", "a.png: different: vectors of 3 and 512 numbers"),
         ("none", "a.png: different: vectors of 3 and 0 numbers"),
         ("zeros", "a.png: different, 1 - cosine 1.0e+00"),
-        ("label", "a.png: a vector and 'green'"),
     ):
-        text = "\n".join(compare(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library))
+        compared = compare(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library)
+        text = "\n".join(compared.lines)
         assert told in text and f"{int('equal' in told)} of 1 pictures agree" in text
+    message = r"^--like: the model answers with a vector, and your function with labels or a text, for a.png"
+    with pytest.raises(AttachError, match=message):
+        compare("vectors:label", examples, Served(model.folder, library), model.folder, library)
     sys.modules.pop("vectors")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("own_code", "expected module:function"),
+        ("own_code", "expected module:function or file.py:function"),
+        ("./no_such.py:f", "no_such.py:f: FileNotFoundError"),
         ("no_such_module:f", "No module named"),
         ("json:no_such", "has no attribute"),
         ("json:__name__", "is no function"),
@@ -166,3 +170,9 @@ def test_vectors_of_other_lengths_do_not_agree(made: Make, library: Path, tmp_pa
 def test_functions_that_are_none(text: str, message: str) -> None:
     with pytest.raises(AttachError, match=message):
         function_of(text)
+
+
+def test_a_function_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "own_file.py").write_text("def label(data: bytes):\n    return str(len(data))\n")
+    (tmp_path / "picture").write_bytes(b"four")
+    assert function_of(f"{tmp_path / 'own_file.py'}:label")(tmp_path / "picture") == "4"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import onnxruntime
@@ -303,3 +305,38 @@ def test_offsets_to_anchors_are_refused(tmp_path) -> None:
     file = net.save(tmp_path / "net.onnx", {"cls_logits": [3072, 20], "bbox_regression": [3072, 4]})
     with pytest.raises(AttachError, match="they are offsets to anchors, which the file doesn't have"):
         attach(Wish(file), "model")
+
+
+def test_a_coarse_map_is_asked_for(tmp_path) -> None:
+    """It may be the grid of a detector."""
+
+    def maps(side: int, **metadata: str) -> Path:
+        net = networks.Net()
+        net.add("AveragePool", ["x"], "maps", kernel_shape=[side] * 2, strides=[side] * 2)
+        file = net.save(tmp_path / f"{side}{''.join(metadata)}.onnx", {"maps": [3, 64 // side, 64 // side]})
+        return networks.with_metadata(file, **metadata)
+
+    with pytest.raises(AttachError, match=r"\[1, 3, 4, 4\] fits segment \(.*\) or the grid of a detector \("):
+        attach(Wish(maps(16)), "model")
+    with pytest.raises(AttachError, match=r"\[1, 3, 1, 1\] fits classify:5 \(3 classes\) or embed \("):
+        attach(Wish(maps(64)), "model")
+    for file in (maps(16, task="semantic segmentation"), maps(16, names="red,green,blue"), maps(8)):
+        assert "segment" in "\n".join(attach(Wish(file), "model").report.lines())
+    assert attach(Wish(maps(16), post="segment"), "model")
+
+
+def test_labels_of_another_number_than_the_file_has(tmp_path) -> None:
+    file = networks.with_metadata(networks.end2end(tmp_path / "net.onnx"), names="red,green,blue")
+    with pytest.raises(AttachError, match=r"^--labels: expected 3 labels, one for each class .*, got 2"):
+        attach(Wish(file, labels="a,b"), "model")
+    assert attach(Wish(file, labels="a,b,c"), "model").labels == ["a", "b", "c"]
+    vector = networks.classifier(tmp_path / "vector.onnx", name="embedding")
+    with pytest.raises(AttachError, match=r"^--labels: embed answers with a vector, which has no labels"):
+        attach(Wish(vector, labels="a,b,c"), "model")
+
+
+def test_queries_have_as_many_classes_as_is_said(tmp_path) -> None:
+    file = networks.rt_detr(tmp_path / "net.onnx")
+    with pytest.raises(AttachError, match=r"^--post: 'classes:2', and the scores of detr have 3"):
+        attach(Wish(file, post="detr sigmoid classes:2", labels="a,b,c"), "model")
+    assert attach(Wish(file, post="detr sigmoid classes:3", labels="a,b,c"), "model").labels == ["a", "b", "c"]

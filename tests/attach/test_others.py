@@ -117,7 +117,7 @@ def test_a_vector_has_the_length_one(made: Make, tmp_path) -> None:
 def test_lines_of_different_widths_are_read(made: Make, tmp_path, steps_first: bool) -> None:
     file = networks.lines(tmp_path / "net.onnx", steps_first=steps_first)
     (tmp_path / "characters.txt").write_text("a\nb\nc\nd\ne\n")
-    said = {"pre": "grey height:16 half bucket:8 pad:0", "post": f"ctc:{tmp_path / 'characters.txt'}"}
+    said = {"pre": "grey height:16 half bucket:8 pad:0", "post": f"ctc:{tmp_path / 'characters.txt'} blank:0"}
     model = made(file, **said)
 
     def line(levels: list[int]) -> bytes:
@@ -144,7 +144,7 @@ def test_a_beam_sums_the_alignments_of_a_text(made: Make, tmp_path) -> None:
     file = networks.lines(tmp_path / "net.onnx", steps_first=False)
     (tmp_path / "characters.txt").write_text("a\nb\nc\nd\ne\n")
     said = {"pre": "grey height:16 half bucket:8 pad:0"}
-    head = f"ctc:{tmp_path / 'characters.txt'}"
+    head = f"ctc:{tmp_path / 'characters.txt'} blank:0"
     greedy, beam = made(file, "greedy", post=head, **said), made(file, "beam", post=f"{head} beam:10", **said)
     doubtful = png(np.full((16, 16), 25, np.uint8))  # each of two steps has 0.56 for the blank and 0.44 for a
     clear = png(np.repeat(np.array([51, 0, 102, 153], np.uint8), 8)[None].repeat(16, 0))

@@ -15,7 +15,7 @@ from tests.attach.conftest import Make, png
 
 PRE = "height:16 bucket:1 half"
 #: A region is not grown, so that a line has no rim.
-POST = "db unclip:0 text:0"
+POST = "db unclip:0 text:0 blank:0"
 
 
 def line(levels: list[int]) -> np.ndarray:
@@ -87,7 +87,7 @@ def test_a_reader_may_search_a_beam(made: Make, tmp_path: Path) -> None:
 def test_texts_of_a_low_score_are_left_out(made: Make, tmp_path: Path) -> None:
     detector, reader = files(tmp_path)
     said = {"pre": "shortest:64", "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
-    model = made(detector, post="db unclip:0 text:1", **said)
+    model = made(detector, post="db unclip:0 text:1 blank:0", **said)
     assert model.predict(png(page()))[0]["predictions"] == []
 
 
@@ -158,4 +158,4 @@ def test_a_reader_goes_with_a_detector_of_text(tmp_path: Path) -> None:
     grey = networks.lines(tmp_path / "grey.onnx", steps_first=False)
     with pytest.raises(AttachError, match=r"--read grey.onnx: --read-pre: it gets lines of text in colours"):
         detector = networks.text_map(tmp_path / "detector.onnx")
-        attach(Wish(detector, read=grey, read_pre=PRE, labels="a,b,c,d,e"), "model")
+        attach(Wish(detector, post=POST, read=grey, read_pre=PRE, labels="a,b,c,d,e"), "model")

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from opgate.attach import labels, post, pre
+from opgate.attach.attach import Wish, attach
 from opgate.attach.facts import Network, listed, read_network, sizes_in
 from opgate.attach.pre_words import Pre
 from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
@@ -151,6 +152,29 @@ def test_wrong_words(words: str, message: str) -> None:
         ("ctc:a.txt beam:1001", "expected beam:1 to beam:1000"),
         ("yolov8 beam:3", "'beam:3' means nothing to yolov8"),
         ("yolov8 max:10001", "expected max:1 to max:10000"),
+        ("end2end cxcywh", "'cxcywh' means nothing to end2end"),
+        ("end2end sigmoid", "'sigmoid' means nothing to end2end"),
+        ("end2end classes:2", "'classes:2' means nothing to end2end"),
+        ("end2end iou:0.5 agnostic", "'agnostic' means nothing to end2end"),
+        ("boxes xyxy", "'xyxy' means nothing to boxes"),
+        ("yolov8 softmax", "'softmax' means nothing to yolov8"),
+        ("yolov5 rows", "'rows' means nothing to yolov5"),
+        ("yolox pixels", "'pixels' means nothing to yolox"),
+        ("scrfd classes:2", "'classes:2' means nothing to scrfd"),
+        ("ctc:a.txt sigmoid", "'sigmoid' means nothing to ctc"),
+        ("segment softmax", "'softmax' means nothing to segment"),
+        ("yolov8:5", "what stands behind the colon of 'yolov8:5' means nothing to yolov8"),
+        ("detr agnostic", "'agnostic' goes with suppression: add a word such as iou:0.5"),
+        ("detr xyxy cxcywh", "'xyxy' and 'cxcywh' both say the box form"),
+        ("yolov8 normalized pixels", "'normalized' and 'pixels' both say the unit of boxes"),
+        ("yolov8 agnostic per-class", "'agnostic' and 'per-class' both say the suppression"),
+        ("classify sigmoid softmax", "'sigmoid' and 'softmax' both say the kind of scores"),
+        ("ssd background-last background-first", "'background-last' and 'background-first' both say the background"),
+        ("yolov8 score:0.3 score:0.5", "'score:0.3' and 'score:0.5' both say the score"),
+        ("yolov8 score:0.3 lowest:0.4", "'lowest:0.4' is above the score threshold, 0.3"),
+        ("yolov8 lowest:0.4", "'lowest:0.4' is above the score threshold, 0.25"),
+        ("classify:3 max:2", "'max:2' is less than the 3 labels of an answer"),
+        ("classify max:2", "'max:2' is less than the 5 labels of an answer"),
     ],
 )
 def test_wrong_heads(words: str, message: str) -> None:
@@ -292,3 +316,36 @@ def test_a_report_says_where_each_fact_comes_from() -> None:
         and DEFAULT in report.lines()[1]
         and SAID in report.lines()[2]
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("", "imagenet"),
+        ("imagenet", "imagenet"),
+        ("mean:0.485,0.456,0.406 std:0.229,0.224,0.225", "unit mean:0.485,0.456,0.406 std:0.229,0.224,0.225"),
+        ("half", "unit mean:0.5 std:0.5"),
+        ("byte", "byte"),
+    ],
+)
+def test_the_range_is_told_in_the_words_for_it(words: str, value: str) -> None:
+    report = Report()
+    pre.settle(words, "classify", network(), (224, 224), report)
+    (fact,) = [fact for fact in report.facts if fact.subject == "range"]
+    assert (fact.value, fact.origin) == (value, SAID if words else DEFAULT)
+
+
+def test_what_is_said_is_not_told_as_usual() -> None:
+    report = Report()
+    post.read("yolov8 score:0.4 agnostic", report.said, "", report)
+    facts = {fact.subject: (fact.value, fact.origin, fact.why) for fact in report.facts}
+    assert facts["score threshold"] == ("0.4", SAID, "a request may say 0.4 to 1")
+    assert facts["suppression"] == ("across classes", SAID, "")
+    assert facts["IoU threshold"] == ("0.7", DEFAULT, "usual for yolov8; a request may say 0 to 1")
+
+
+def test_the_number_of_labels_is_said_by_nobody(tmp_path: Path) -> None:
+    file = networks.classifier(tmp_path / "net.onnx")
+    for said, origin in (("", DEFAULT), ("classify", DEFAULT), ("classify:3", SAID)):
+        facts = attach(Wish(file, post=said), "model").report.facts
+        assert [fact.origin for fact in facts if fact.subject == "labels at most"] == [origin]

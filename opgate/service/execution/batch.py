@@ -336,7 +336,8 @@ def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: i
 def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
     """Returns the error of the first row whose status is not zero, None if all are zero.
 
-    The text is that of `row_status_messages` in the model's config. It names the inputs that every request has.
+    The text is that of `row_status_messages` in the model's config. Unless it begins with the name of an input, the
+    error names the inputs that every request has.
     """
     if not states.any():
         return None
@@ -346,5 +347,6 @@ def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
     text = spec.row_status.messages.get(code, f"status {code}") if spec.row_status else ""
     required = [name for name, tensor in spec.inputs.items() if not tensor.optional]
     names = ", ".join(f"'{name}'" for name in required or spec.inputs)
+    subject = "" if text.partition(" ")[0] in spec.inputs else f"input {names} of "
     where = f" (row {row})" if len(states) > 1 else ""
-    return ServingError(Kind.INVALID, f"input {names} of model '{spec.name}'{where}: {text}")
+    return ServingError(Kind.INVALID, f"{subject}model '{spec.name}'{where}: {text}")
