@@ -1,4 +1,5 @@
-// Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits, floats of 32 or 64, or the logarithms of G.711.
+// Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits, floats of 32 or 64, or the logarithms of
+// G.711.
 #pragma once
 
 #include <algorithm>
