@@ -25,8 +25,10 @@ logger = logging.getLogger("opgate.grpc")
 
 # Requests of a stream that run or whose answers wait. The next one is read when the client has taken an answer.
 _MOST_AT_ONCE = 64
-# Messages of a stream that are encoded before the client has taken those before them.
+# Answers of a decoupled model that are encoded at once.
 _MOST_ENCODED = 64
+# Messages of a stream that wait for the client to take those before them.
+_MOST_READY = 8
 # A client that sends this metadata gets the first error as the status of the call, which ends it.
 _STATUS = "triton_grpc_error"
 
@@ -88,7 +90,7 @@ class InferStream:
         self._in_order: deque[_Asked] = deque()  # that are answered one after the other
         self._tasks: set[asyncio.Task[None]] = set()  # which answer the others
         self._messages: deque[Message] = deque()  # of these tasks
-        self._places = asyncio.Semaphore(_MOST_ENCODED)  # for them
+        self._places = asyncio.Semaphore(_MOST_READY)  # for them
         self._failed: RpcError | None = None  # what one of these tasks ends the call with
         self._changed = asyncio.Event()
 
