@@ -80,7 +80,7 @@ def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None
     [
         (b"no sound at all", "not a WAV"),
         (wav(b"\0" * 99)[:80], "corrupt or truncated"),
-        (wav(b"\0" * 8, kind=7, bits=8), "an unsupported kind of sound"),
+        (wav(b"\0" * 8, kind=2, bits=8), "an unsupported kind of sound"),
         (wav(b"\0" * 8, rate=44100), "another sample rate than 16000 Hz"),
         (wav(struct.pack("<2f", 0, np.nan), kind=3, bits=32), "corrupt or truncated"),
     ],
