@@ -257,7 +257,8 @@ def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
     """Returns the line of the table."""
     name = row.path.stem.replace(".", "_") + ("_read" if "read" in row.options else "")
     made = attach(row.wish(), name)
-    _, served = write(made, folder / name, library, "opgate attach", overwrite=True)
+    write(made, folder / name, library, "opgate attach", overwrite=True)
+    served = Served(folder / name, library)
     found = compared(lambda path: row.own(str(path)), paths, served, graph_of(folder / name, library))
     agreements = found.agreements
     overlaps = [each.iou for each in agreements if each.iou is not None]
