@@ -79,10 +79,10 @@ def attach(
                 raise AttachError(f"{option} goes with {other}")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
+        # Mistakes in them are found before anything is run.
         if examples is not None:
             pictures_in(examples)
-        if like:
-            function_of(like)  # a mistake in it is found before anything is run
+        call = function_of(like) if like else None
         attached = made(
             Wish(
                 model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre, turn, turn_pre
@@ -92,10 +92,10 @@ def attach(
         command = shlex.join(["opgate", *sys.argv[1:]])
 
         def compared(served: Served, folder: Path) -> Compared:
-            assert examples is not None
-            return compare(like, examples, served, folder, ops)
+            assert call is not None and examples is not None
+            return compare(like, call, examples, served, folder, ops)
 
-        written, lines = write(attached, to, ops, command, overwrite=overwrite, compare=compared if like else None)
+        written, lines = write(attached, to, ops, command, overwrite=overwrite, compare=compared if call else None)
         for line in (*attached.report.lines(), *lines):
             typer.echo(line)
         typer.echo(f"wrote {', '.join(map(str, written))}")

@@ -108,9 +108,12 @@ def pictures_in(examples: Path) -> Sequence[Path]:
     return pictures
 
 
-def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> Compared:
-    """Compares the model in `folder` with a function on the pictures in `examples`. Raises AttachError."""
-    call, pictures = function_of(like), pictures_in(examples)
+def compare(
+    like: str, call: Callable[[Path], Any], examples: Path, served: Served, folder: Path, library: Path
+) -> Compared:
+    """Compares the model in `folder` with `call`, the function that --like names, on the pictures in `examples`. Raises
+    AttachError."""
+    pictures = pictures_in(examples)
     found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
     lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:", *found.lines, *_summary(found)]
     return Compared(lines, page(f"{folder.name} and {like}", lines, found.cases))

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from opgate.attach.answers import Found, Told, agreement, iou, of_function, of_server
-from opgate.attach.comparison import compare, function_of
+from opgate.attach.comparison import Compared, compare, function_of
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
 BOX = (1.0, 2.0, 3.0, 4.0)
+
+
+def compared_with(like: str, examples: Path, served: Served, folder: Path, library: Path) -> Compared:
+    return compare(like, function_of(like), examples, served, folder, library)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +115,12 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
     (tmp_path / "own_code.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("label", "by_path"):
-        compared = compare(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
+        compared = compared_with(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
         text = "\n".join(compared.lines)
         assert "2 of 3 pictures agree" in text and "CPU time of a picture" in text
         assert "broken.png: the served model refuses it" in text and "c.png: 'blue' and 'purple'" in text
     with pytest.raises(AttachError, match=r"expected a number for a score, got 'much' .* for a.png"):
-        compare("own_code:no_number", examples, Served(model.folder, library), model.folder, library)
+        compared_with("own_code:no_number", examples, Served(model.folder, library), model.folder, library)
     page = compared.page
     assert page.count("data:image/jpeg;base64,") == 2 and "purple" in page and "a.png" in page
     sys.modules.pop("own_code")
@@ -148,12 +152,12 @@ def test_vectors_of_other_lengths_do_not_agree(made: Make, library: Path, tmp_pa
         ("none", "a.png: different: vectors of 3 and 0 numbers"),
         ("zeros", "a.png: different, 1 - cosine 1.0e+00"),
     ):
-        compared = compare(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library)
+        compared = compared_with(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library)
         text = "\n".join(compared.lines)
         assert told in text and f"{int('equal' in told)} of 1 pictures agree" in text
     message = r"^--like: the model answers with a vector, and your function with labels or a text, for a.png"
     with pytest.raises(AttachError, match=message):
-        compare("vectors:label", examples, Served(model.folder, library), model.folder, library)
+        compared_with("vectors:label", examples, Served(model.folder, library), model.folder, library)
     sys.modules.pop("vectors")
 
 

@@ -91,7 +91,7 @@ class InferStream:
         self._tasks: set[asyncio.Task[None]] = set()  # which answer the others
         self._messages: deque[Message] = deque()  # of these tasks
         self._places = asyncio.Semaphore(_MOST_READY)  # for them
-        self._failed: RpcError | None = None  # what one of these tasks ends the call with
+        self._failed: Exception | None = None  # what one of these tasks ends the call with
         self._changed = asyncio.Event()
 
     async def answers(self, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
@@ -157,7 +157,7 @@ class InferStream:
                     self._messages.append(message)
                     del message
                     self._changed.set()
-        except RpcError as error:
+        except Exception as error:
             self._failed = error
         finally:
             self._end(asked)

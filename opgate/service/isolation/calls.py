@@ -151,10 +151,8 @@ class Calls:
                 name, version = arguments
                 told["ready"] = await control.is_ready(str(name), str(version))
             answer({}, True, None, told)
-        except ServingError as error:
-            answer({}, True, error, {})
         except Exception as error:
-            answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
+            answer({}, True, _told(error), {})
 
     async def give(self, request: Request, response: Response) -> None:
         """Gives a client one of the responses to its request, when there is room for it."""
@@ -168,8 +166,8 @@ class Calls:
                 room = running.room = asyncio.BoundedSemaphore(WINDOW)
                 assert self.loop is not None  # `start` has looked
                 return self.loop.create_task(_streamed(model, request, answer, room)).cancel
-        except ServingError as error:
-            answer({}, True, error, {})
+        except Exception as error:
+            answer({}, True, _told(error), {})
             return _nothing
 
         def done(request: Request) -> None:
@@ -184,7 +182,11 @@ class Calls:
 
         request.done = done
         model.hold()
-        model.submit(request)
+        try:
+            model.submit(request)
+        except Exception as error:
+            if not request.ended:
+                request.fail(_told(error))
         return request.cancel
 
     def _request_of(self, call: Call) -> tuple[Callee, Request]:
@@ -206,10 +208,8 @@ async def _streamed(model: Callee, request: Request, answer: Answer, room: async
     try:
         await _hand_on(model, request, answer, room)
         answer({}, True, None, {})
-    except ServingError as error:
-        answer({}, True, error, {})
     except Exception as error:
-        answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
+        answer({}, True, _told(error), {})
 
 
 async def _hand_on(model: Callee, request: Request, answer: Answer, room: asyncio.BoundedSemaphore) -> None:
@@ -227,6 +227,11 @@ async def _hand_on(model: Callee, request: Request, answer: Answer, room: asynci
 
 def _nothing() -> None:
     """Ends what has ended."""
+
+
+def _told(error: Exception) -> ServingError:
+    """Returns what a caller is told of an error."""
+    return error if isinstance(error, ServingError) else internal(f"{type(error).__name__}: {error}")
 
 
 def marked(tensor: TensorSpec | None, array: Array) -> Array:

@@ -7,7 +7,6 @@ A run ends when `execute` has returned. Its requests may get their responses lat
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
 import time
 from collections import deque
@@ -246,12 +245,8 @@ class Talk(Turns):
         """Sends a message, later if there is no room now. Raises NoRoomError if there never is, and UnreadError if
         too much waits for a worker that doesn't read."""
         packed = self._mail.pack(message, names, arrays)
-        if not self._unsent:
-            try:
-                if self._mail.post(packed):
-                    return
-            except BrokenPipeError:  # its death will be seen
-                return
+        if not self._unsent and self._sent(packed):
+            return
         self._unsent.append(packed)
         self._unsent_bytes += packed.size
         if self._on_loop:
@@ -259,10 +254,15 @@ class Talk(Turns):
         if len(self._unsent) > _MOST_UNSENT or self._unsent_bytes > self._mail.most + packed.size:
             raise UnreadError(f"it left {len(self._unsent)} messages unread")
 
+    def _sent(self, packed: Packed) -> bool:
+        try:
+            return self._mail.post(packed)
+        except BrokenPipeError:
+            return True  # its death will be seen
+
     def _send_waiting(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            while self._unsent and self._mail.post(self._unsent[0]):
-                self._unsent_bytes -= self._unsent.popleft().size
+        while self._unsent and self._sent(self._unsent[0]):
+            self._unsent_bytes -= self._unsent.popleft().size
 
     def _take(self) -> None:
         """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""

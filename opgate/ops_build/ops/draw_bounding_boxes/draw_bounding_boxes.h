@@ -1,8 +1,6 @@
 #pragma once
 
-#include <string>
-
-#include "kernel_toolkit/op.h"
+#include "checked.h"
 #include "names.h"
 
 OPGATE_OP(DrawBoundingBoxes,
@@ -34,16 +32,6 @@ struct Settings {
             .names = names.size(),
             .picture = picture,
             .thickness = thickness_of(thickness, picture)};
-  }
-};
-
-/// The `check` of both kernels.
-struct Checked {
-  static Status check(const Attributes& attributes, const KnownSizes&) {
-    constexpr std::int64_t kMost = 1000;
-    const std::int64_t thickness = attributes.integer("thickness");
-    if (thickness >= 0 && thickness <= kMost) return {};
-    return attributes.refuse("thickness", "0 (chosen by the picture's size) to " + std::to_string(kMost));
   }
 };
 

@@ -11,6 +11,7 @@
 namespace opgate::ops::draw_polygons {
 namespace {
 
+using draw_bounding_boxes::Checked;
 using draw_bounding_boxes::Colour;
 using draw_bounding_boxes::kTables;
 using draw_bounding_boxes::Mark;

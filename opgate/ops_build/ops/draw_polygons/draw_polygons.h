@@ -1,8 +1,6 @@
 #pragma once
 
-#include <string>
-
-#include "kernel_toolkit/op.h"
+#include "ops/draw_bounding_boxes/checked.h"
 #include "ops/draw_bounding_boxes/names.h"
 
 OPGATE_OP(DrawPolygons,
@@ -24,16 +22,6 @@ struct Side {
     const double held = along < 0 ? 0 : along > 1 ? 1 : along;
     const double beside = px - held * dx, below = py - held * dy;
     return beside * beside + below * below <= reach * reach;
-  }
-};
-
-/// The `check` of the kernel.
-struct Checked {
-  static Status check(const Attributes& attributes, const KnownSizes&) {
-    constexpr std::int64_t kMost = 1000;
-    const std::int64_t thickness = attributes.integer("thickness");
-    if (thickness >= 0 && thickness <= kMost) return {};
-    return attributes.refuse("thickness", "0 (chosen by the picture's size) to " + std::to_string(kMost));
   }
 };
 
