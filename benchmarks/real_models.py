@@ -27,9 +27,11 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
-from opgate.attach.attach import Wish, attach, write
+from opgate.attach.attach import attach
+from opgate.attach.attached import write
 from opgate.attach.comparison import compared, graph_of
 from opgate.attach.serving import Served
+from opgate.attach.wish import Wish
 from opgate.ops_build.building.options import BuildOptions
 
 

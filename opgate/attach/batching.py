@@ -11,13 +11,12 @@ import onnx
 from opgate.attach import batch_opening, trials
 from opgate.attach.facts import Network
 from opgate.attach.report import Report
+from opgate.attach.takes import BATCH
 from opgate.onnx_tools.repository import means_batch
 from opgate.onnx_tools.row_dependence import ROWS, Rows, compared, unvaried
 from opgate.onnx_tools.sessions import SessionError, one_line
 from opgate.ops_build.case import Array
 
-#: The name of the batch in a served model's graph.
-BATCH = "n"
 #: Why a batch stays closed though rows together give what each gives alone.
 UNPROVED = "no random picture found anything, so nothing proves that pictures don't mix"
 

@@ -59,11 +59,11 @@ def attach(
     where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.
     """
     from opgate.attach.attach import attach as made
-    from opgate.attach.attach import write
+    from opgate.attach.attached import write
     from opgate.attach.comparison import Compared, compare, function_of, pictures_in
-    from opgate.attach.known_network import Wish
     from opgate.attach.report import AttachError
     from opgate.attach.serving import Served
+    from opgate.attach.wish import Wish
     from opgate.ops_build.building.options import BuildOptions
 
     ops = library or BuildOptions().library()

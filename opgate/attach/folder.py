@@ -12,19 +12,17 @@ from opgate.attach.nodes import Setting
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import Report
 from opgate.attach.settings import messages
+from opgate.attach.takes import Takes
 
 LIBRARY = "libopgate_onnxruntime.so"
 LABELS = "labels.txt"
 #: How the config of each model begins that `opgate attach` writes.
 MADE = "# Written by `opgate attach`"
-_MESSAGES = (
-    "1=not a JPEG, PNG, WebP, BMP or GIF;2=corrupt or truncated;3=more than 50000000 pixels;"
-    "4=an unsupported kind of picture"
-)
 
 
 def config_text(
     name: str,
+    takes: Takes,
     answers: Answers,
     max_batch_size: int,
     *,
@@ -32,23 +30,21 @@ def config_text(
     settings: Mapping[str, Setting],
     picture_model: str = "",
 ) -> str:
-    """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`. `settings` are inputs
+    """Returns the config.pbtxt of a model from what a request has to the answers and `status`. `settings` are inputs
     that a request may leave out. `picture_model` answers with a picture.
 
     With a `max_batch_size` of 1 there is no dynamic batching.
     """
     lines = [
-        f"{MADE}: encoded pictures in, labelled answers out.",
+        f"{MADE}: a {takes.what} in, an answer out.",
         f"name: {json.dumps(name, ensure_ascii=False)}",
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch_size}",
-        'input { name: "data" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true }',
+        *takes.config,
         *(
             f'input {{ name: "{each}" data_type: {setting.datatype} dims: [ 1 ] optional: true }}'
             for each, setting in settings.items()
         ),
-        'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_INT32 '
-        'source_input: "data" }',
         *(
             _output(answer, labelled)
             for answer in (*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True))
@@ -59,7 +55,8 @@ def config_text(
     lines.append(f'model_operations {{ op_library_filename: "{LIBRARY}" }}')
     parameters = {
         "row_status_output": "status",
-        "row_status_messages": _MESSAGES + messages(settings),
+        "row_status_messages": (takes.statuses + messages(settings)).lstrip(";"),
+        "predict_media_types": takes.media_types,
         "predict_count_output": answers.count,
         "predict_text_output": answers.text,
         "predict_mask_outputs": ",".join(answers.masks),
@@ -82,10 +79,18 @@ def _output(answer: Answer, labelled: bool) -> str:
 
 
 def readme_text(
-    name: str, repository: Path, command: str, report: Report, sample: str, settings: Mapping[str, Setting]
+    name: str,
+    repository: Path,
+    command: str,
+    takes: Takes,
+    report: Report,
+    sample: str,
+    settings: Mapping[str, Setting],
+    beside: Sequence[str] = (),
 ) -> str:
     """Returns a README: how to serve the model, a request, what it answers, and how it was made. `sample` is the answer
-    to a grey picture in JSON, `settings` the inputs that a request may leave out."""
+    to the sample of `takes` in JSON, `settings` the inputs that a request may leave out, `beside` are paragraphs on
+    models beside it."""
     return f"""# {name}
 
 Made by
@@ -94,22 +99,20 @@ Made by
 {command}
 ```
 
-Serve it and send it a picture:
+Serve it and send it a {takes.what}:
 
 ```sh
 opgate serve --model-repository {shlex.quote(str(repository))}
-curl localhost:8000/predict/{quote(name)} -H 'Content-Type: image/jpeg' --data-binary @picture.jpg
+curl localhost:8000/predict/{quote(name)} {takes.sent}
 ```
 
-{_settings(name, settings)}The answer to a grey picture:
+{_settings(name, takes, settings)}The answer to {takes.sample_name}:
 
 ```json
 {sample}
 ```
 
-A file that is no picture, or a broken one, is answered with 400 and the reason, also among others in a batch.
-
-## What is known of the network
+{_paragraphs([takes.wrong, *beside])}## What is known of the network
 
 | fact | value | from | why |
 |---|---|---|---|
@@ -119,7 +122,11 @@ A file that is no picture, or a broken one, is answered with 400 and the reason,
 """
 
 
-def _settings(model: str, settings: Mapping[str, Setting]) -> str:
+def _paragraphs(texts: Sequence[str]) -> str:
+    return "".join(f"{text}\n\n" for text in texts if text)
+
+
+def _settings(model: str, takes: Takes, settings: Mapping[str, Setting]) -> str:
     """Returns how a request states the inputs that it may leave out."""
     if not settings:
         return ""
@@ -127,7 +134,7 @@ def _settings(model: str, settings: Mapping[str, Setting]) -> str:
     stated = " ".join(f"-F {name}={each.default:g}" for name, each in settings.items())
     return (
         f"A request may state its own {bounds}, in a form or in the query of its URL. Without, they are as here:\n\n"
-        f"```sh\ncurl localhost:8000/predict/{quote(model)} -F data=@picture.jpg {stated}\n```\n\n"
+        f"```sh\ncurl localhost:8000/predict/{quote(model)} {takes.form} {stated}\n```\n\n"
     )
 
 

@@ -13,11 +13,14 @@ from opgate.attach import settings
 from opgate.attach.nodes import OLDEST_OPSET, OPS, Nodes
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError
+from opgate.attach.takes import BATCH, Takes
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
 PRE, POST, READ, TURN = "pre/", "post/", "read/", "turn/"
+#: The status of each row before its settings are looked at.
+STATUS = f"{PRE}status"
 _TYPES = {
     "TYPE_FP32": TensorProto.FLOAT,
     "TYPE_INT32": TensorProto.INT32,
@@ -73,8 +76,8 @@ def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:
                 entry.name = new(entry.name)
 
 
-def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, batch: str) -> onnx.ModelProto:
-    """Returns the whole graph: `data` u8 and `ends` i32 to the answers and `status`."""
+def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, takes: Takes) -> onnx.ModelProto:
+    """Returns the whole graph, from what a request has to the answers and `status`."""
     outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]
     defaults = [
         helper.make_tensor(name, _TYPES[setting.datatype], [1, 1], [setting.default])
@@ -84,14 +87,13 @@ def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, 
         [*pre.nodes, *network.graph.node, *post.nodes],
         network.graph.name or "network",
         [
-            helper.make_tensor_value_info("data", TensorProto.UINT8, ["total"]),
-            helper.make_tensor_value_info("ends", TensorProto.INT32, [batch]),
+            *takes.inputs,
             *(
                 helper.make_tensor_value_info(name, _TYPES[setting.datatype], [f"{name}s", 1])
                 for name, setting in post.settings.items()
             ),
         ],
-        [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, batch)) for each in outputs],
+        [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, BATCH)) for each in outputs],
         [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *defaults],
         sparse_initializer=list(network.graph.sparse_initializer),
     )

@@ -27,11 +27,11 @@ class Head:
     fixed: bool = False
 
     def rows(self, nodes: Nodes, x: str, rank: int) -> str:
-        """Returns a tensor whose first axis is that of `ends`. One of a network for one picture has a 1 there, from
+        """Returns a tensor whose first axis is that of the rows. One of a network for one picture has a 1 there, from
         which the gateway would conclude that the model has no batch."""
         if not self.fixed:
             return x
-        count = nodes.add("Shape", ["ends"], "rows")
+        count = nodes.add("Shape", [nodes.rows], "rows")
         ones = nodes.ints("rows.others", [1] * (rank - 1))
         return nodes.add("Expand", [x, nodes.add("Concat", [count, ones], "rows.shape", axis=0)], "by_rows")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import onnx
 
@@ -12,34 +11,13 @@ from opgate.attach import blank, graph, heads, labels, post, pre, pre_words
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.trials import examples_in
+from opgate.attach.wish import Wish
 from opgate.onnx_tools.run_model import load_model
 
 #: What the user does if nothing tells the characters of a reader.
 SAY_CHARACTERS = "Say ctc:FILE, with one character a line, or --labels, or another head"
 #: How long a side that follows the picture is in a trial.
 _TRIAL_SIDE = 320
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
-    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes.
-    `examples` is a folder of pictures. `read` is a file that reads the lines that the network finds, and `turn`
-    one that says which of them are upside down; `read_pre` and `turn_pre` are their pre-processing."""
-
-    file: Path
-    pre: str = ""
-    post: str = ""
-    labels: str = ""
-    input: str = ""
-    max_batch_size: int | None = None
-    libraries: tuple[Path, ...] = ()
-    draw: bool = False
-    examples: Path | None = None
-    read: Path | None = None
-    read_pre: str = ""
-    turn: Path | None = None
-    turn_pre: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,11 @@ class Setting:
 class Nodes:
     """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
     caller chooses. `opset` is the version of the standard operators. `settings` are inputs that a request may leave
-    out."""
+    out, and `rows` is a tensor of one axis, that of the rows."""
 
     opset: int
     prefix: str
+    rows: str = "ends"
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)

@@ -10,14 +10,12 @@ import numpy as np
 from onnx import TensorProto
 
 from opgate.attach.facts import Network
-from opgate.attach.graph import PRE
+from opgate.attach.graph import STATUS
 from opgate.attach.heads import of_paddle
 from opgate.attach.nodes import Nodes
 from opgate.attach.pre_words import FITS, IMAGENET, MULTIPLE, Pre, check_places, read
 from opgate.attach.report import AttachError, Report
 
-#: The status of each picture.
-STATUS = f"{PRE}status"
 #: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
 _USUAL: Mapping[str, str] = {
     "yolov8": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",

@@ -14,11 +14,12 @@ from onnx import TensorProto, helper
 from opgate.attach import graph, heads_without_boxes, labels, pre, settings
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
-from opgate.attach.known_network import SAY_CHARACTERS, Known, Wish, known
+from opgate.attach.known_network import SAY_CHARACTERS, Known, known
 from opgate.attach.nodes import OPS, Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers, Post
 from opgate.attach.pre_words import Pre
 from opgate.attach.report import AttachError, Report
+from opgate.attach.wish import Wish
 
 #: The tensors from which a loop over lines takes the crops, their widths and the number of a line, behind its prefix.
 _CROPS, _WIDTHS, _NUMBER, _MORE = "crops", "widths", "number", "more"

@@ -1,15 +1,18 @@
-"""Loads a written model as the gateway does, and runs pictures through it."""
+"""Loads a written model as the gateway does, and sends it requests."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opgate.attach.report import AttachError
+
+#: What a request has: a file, or values by the names of inputs.
+Sample = bytes | Mapping[str, Any]
 
 
 class Served:
@@ -31,18 +34,24 @@ class Served:
         except ServingError as error:
             raise AttachError(f"the gateway doesn't load what was written: {error}") from None
 
-    def predict(self, picture: bytes) -> dict[str, Any]:
-        """Returns what /predict answers to a picture. Raises ServingError."""
-        return self.predict_all([picture])[0]
+    def predict(self, sample: Sample) -> dict[str, Any]:
+        """Returns what /predict answers to a file, or to values by the names of inputs. Raises ServingError."""
+        return self.predict_all([sample])[0]
 
-    def predict_all(self, pictures: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Returns what /predict answers to pictures that come at the same time. Raises ServingError."""
-        from opgate.service.wire.friendly import file_request, labelled
+    def predict_all(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+        """Returns what /predict answers to files, or values, that come at the same time. Raises ServingError."""
+        from opgate.service.wire.friendly import file_request, labelled, values_request
+        from opgate.service.wire.json_tensors import members
 
         model, gateway = self._model, self._gateway
 
+        def request(sample: Sample) -> Any:
+            if isinstance(sample, bytes):
+                return file_request(model.spec, sample, gateway.limits)
+            return values_request(model.spec, members(json.dumps(sample).encode(), gateway.limits), gateway.limits)
+
         async def run() -> list[Any]:
-            requests = [file_request(model.spec, picture, gateway.limits) for picture in pictures]
+            requests = [request(sample) for sample in samples]
             return await asyncio.gather(*(gateway.infer(model, request) for request in requests))
 
         results = asyncio.run(run())

@@ -31,7 +31,7 @@ def each_picture(nodes: Nodes, setting: str) -> str:
     """Adds a setting with a number for each picture, f32 [n], at least its least."""
     flat = nodes.reshape(setting, [-1], f"{setting}.flat")
     held = nodes.add("Max", [flat, nodes.constant("least", nodes.settings[setting].least)], f"{setting}.held")
-    return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], f"{setting}.rows")], f"{setting}.each")
+    return nodes.add("Expand", [held, nodes.add("Shape", [nodes.rows], f"{setting}.rows")], f"{setting}.each")
 
 
 def at_most(nodes: Nodes, count: str, setting: str, *, to: str) -> None:

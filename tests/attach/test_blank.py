@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgate.attach.attach import Attached, Wish, attach
+from opgate.attach.attach import attach
+from opgate.attach.attached import Attached
 from opgate.attach.report import FOUND, RAN, SAID, AttachError
+from opgate.attach.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import png
 

@@ -7,8 +7,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.report import RAN, AttachError
+from opgate.attach.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.report import AttachError
+from opgate.attach.wish import Wish
 from tests.attach import networks, test_reading, test_text
 from tests.attach.conftest import Make, Model, png, squares
 

@@ -13,11 +13,12 @@ from onnx import TensorProto, helper
 from PIL import Image
 from pycocotools import mask as coco
 
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.nodes import Nodes
 from opgate.attach.painting import painted
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
+from opgate.attach.wish import Wish
 from opgate.service.wire.run_lengths import run_lengths
 from tests.attach import networks
 from tests.attach.conftest import Make, png

@@ -9,10 +9,11 @@ import onnx
 import onnxruntime
 import pytest
 
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.batch_opening import _BATCH as N
 from opgate.attach.batch_opening import carrying
 from opgate.attach.batching import UNPROVED
+from opgate.attach.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

@@ -112,7 +112,8 @@ def test_ddddocr_detection_is_yolox_with_a_fixed_batch(made: Make) -> None:
 
 def attach_lines(name: str) -> list[str]:
     """Returns the report of a file of ddddocr without any option."""
-    from opgate.attach.attach import Wish, attach
+    from opgate.attach.attach import attach
+    from opgate.attach.wish import Wish
 
     return attach(Wish(file_of("ddddocr", name)), "model").report.lines()
 

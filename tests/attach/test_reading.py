@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.report import AttachError
+from opgate.attach.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

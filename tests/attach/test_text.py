@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 
 from opgate.attach.answers import Found, of_function, of_server
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError
+from opgate.attach.wish import Wish
 from opgate.ops_build.ops.db_postprocess.reference import reference
 from tests.attach import networks
 from tests.attach.conftest import Make, png

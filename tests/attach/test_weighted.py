@@ -11,8 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 from opgate.attach.answers import iou
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.report import DEFAULT, SAID, AttachError
+from opgate.attach.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

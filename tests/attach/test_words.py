@@ -9,10 +9,11 @@ import onnx
 import pytest
 
 from opgate.attach import labels, post, pre
-from opgate.attach.attach import Wish, attach
+from opgate.attach.attach import attach
 from opgate.attach.facts import Network, listed, read_network, sizes_in
 from opgate.attach.pre_words import Pre
 from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
+from opgate.attach.wish import Wish
 from opgate.service.repository.paths import read_labels
 from tests.attach import networks
 
