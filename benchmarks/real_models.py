@@ -30,6 +30,7 @@ from PIL import Image, ImageDraw, ImageFont
 from opgate.attach.attach import attach
 from opgate.attach.attached import write
 from opgate.attach.comparison import compared, graph_of
+from opgate.attach.examples import files
 from opgate.attach.serving import Served
 from opgate.attach.wish import Wish
 from opgate.ops_build.building.options import BuildOptions
@@ -261,7 +262,12 @@ def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
     made = attach(row.wish(), name)
     write(made, folder / name, library, "opgate attach", overwrite=True)
     served = Served(folder / name, library)
-    found = compared(lambda path: row.own(str(path)), paths, served, graph_of(folder / name, library))
+    found = compared(
+        lambda example: row.own(str(example.path)),
+        [example for path in paths for example in files(path)],
+        served,
+        graph_of(folder / name, library),
+    )
     agreements = found.agreements
     overlaps = [each.iou for each in agreements if each.iou is not None]
     agreed = f"{sum(each.equal for each in agreements)} of {len(agreements)}"

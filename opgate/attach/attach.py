@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from opgate.attach import pictures
+from typing import Protocol
+
+from opgate.attach import any_file, network_file, pictures
 from opgate.attach.attached import Attached
+from opgate.attach.network_file import NetworkFile
 from opgate.attach.report import Report
 from opgate.attach.wish import Wish
+from opgate.onnx_tools.run_model import load_model
+
+
+class _Kind(Protocol):
+    """What a request may have beside pictures."""
+
+    def wanted(self, wish: Wish, network: NetworkFile) -> bool: ...
+
+    def attach(self, wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached: ...
+
+
+_OTHERS: tuple[_Kind, ...] = (any_file,)
 
 
 def attach(wish: Wish, name: str) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
+    network = network_file.read(wish.file, load_model(wish.file), wish.libraries)
+    for kind in _OTHERS:
+        if kind.wanted(wish, network):
+            return kind.attach(wish, name, network, Report())
     return pictures.attach(wish, name, Report())

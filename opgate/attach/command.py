@@ -32,7 +32,10 @@ def attach(
     ] = "",
     examples: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="A folder of pictures for --like, and to prove batches on."),
+        typer.Option(
+            exists=True,
+            help="A folder of files, a file of texts or a CSV for --like. Pictures also prove batches.",
+        ),
     ] = None,
     read: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="An ONNX file that reads the lines that db finds.")
@@ -60,7 +63,7 @@ def attach(
     """
     from opgate.attach.attach import attach as made
     from opgate.attach.attached import write
-    from opgate.attach.comparison import Compared, compare, function_of, pictures_in
+    from opgate.attach.comparison import Compared, compare, function_of
     from opgate.attach.report import AttachError
     from opgate.attach.serving import Served
     from opgate.attach.wish import Wish
@@ -69,7 +72,7 @@ def attach(
     ops = library or BuildOptions().library()
     try:
         if like and examples is None:
-            raise AttachError("--like goes with --examples, a folder of pictures")
+            raise AttachError("--like goes with --examples, a folder of files, or a file of texts or rows")
         for option, other, wrong in (
             ("--read-pre", "--read", read_pre and read is None),
             ("--turn", "--read", turn is not None and read is None),
@@ -79,10 +82,7 @@ def attach(
                 raise AttachError(f"{option} goes with {other}")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
-        # Mistakes in them are found before anything is run.
-        if examples is not None:
-            pictures_in(examples)
-        call = function_of(like) if like else None
+        call = function_of(like) if like else None  # a mistake in it is found before anything is run
         attached = made(
             Wish(
                 model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre, turn, turn_pre
@@ -91,9 +91,11 @@ def attach(
         )
         command = shlex.join(["opgate", *sys.argv[1:]])
 
+        given = attached.takes.examples(examples) if examples is not None else []
+
         def compared(served: Served, folder: Path) -> Compared:
-            assert call is not None and examples is not None
-            return compare(like, call, examples, served, folder, ops)
+            assert call is not None
+            return compare(like, call, given, served, folder, ops)
 
         written, lines = write(attached, to, ops, command, overwrite=overwrite, compare=compared if call else None)
         for line in (*attached.report.lines(), *lines):

@@ -1,4 +1,4 @@
-"""Compares a served model with a Python function of the user, picture by picture."""
+"""Compares a served model with a Python function of the user, example by example."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,22 +17,25 @@ from typing import Any
 import numpy as np
 
 from opgate.attach.answers import Agreement, Told, agreement, of_function, of_server
+from opgate.attach.examples import Example
 from opgate.attach.page import Case, page
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
-from opgate.attach.trials import ENDINGS, examples_in
+from opgate.attach.trials import ENDINGS
 from opgate.onnx_tools.run_model import load_model
 from opgate.onnx_tools.sessions import session
 
 #: How often a picture is timed: the least counts.
 _TIMES = 3
 _PATH_NAMES = ("path", "file", "name")
+#: A function gets so many texts one by one, and more values as a dict.
+_MOST_TEXTS = 2
 
 
-def function_of(text: str) -> Callable[[Path], Any]:
-    """Returns what calls module:function or file.py:function with a picture's file. The function gets the bytes, or the
-    path as a text if its first parameter is annotated str or Path or has path, file or name in its name. Raises
-    AttachError."""
+def function_of(text: str) -> Callable[[Example], Any]:
+    """Returns what calls module:function or file.py:function with an example. The function gets the bytes of a file, or
+    its path as a text if its first parameter is annotated str or Path or has path, file or name in its name. It gets
+    texts as they are, and a row of a table as a dict. Raises AttachError."""
     module, colon, name = text.rpartition(":")
     if not module or not colon or not name:
         raise AttachError(f"--like: expected module:function or file.py:function, got '{text}'")
@@ -46,7 +49,16 @@ def function_of(text: str) -> Callable[[Path], Any]:
         raise AttachError(f"--like: {text}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise AttachError(f"--like: {text} is no function")
-    return _with_paths(function) if _takes_path(function) else _with_bytes(function)
+    with_path = _takes_path(function)
+
+    def call(example: Example) -> Any:
+        if isinstance(example.content, bytes):
+            return function(str(example.path)) if with_path and example.path else function(example.content)
+        values = list(example.content.values())
+        texts = all(isinstance(value, str) for value in values) and len(values) <= _MOST_TEXTS
+        return function(*values) if texts else function(dict(example.content))
+
+    return call
 
 
 def _file(path: Path) -> ModuleType:
@@ -72,17 +84,9 @@ def _takes_path(function: Callable[..., Any]) -> bool:
     return annotation in ("str", "Path") or any(word in first.name.lower() for word in _PATH_NAMES)
 
 
-def _with_paths(function: Callable[..., Any]) -> Callable[[Path], Any]:
-    return lambda path: function(str(path))
-
-
-def _with_bytes(function: Callable[..., Any]) -> Callable[[Path], Any]:
-    return lambda path: function(path.read_bytes())
-
-
 @dataclass(slots=True)
 class Comparison:
-    """What a comparison found: a line for each picture, the agreements, the CPU seconds of the graph and of the
+    """What a comparison found: a line for each example, the agreements, the CPU seconds of the graph and of the
     function, and the pictures on which they disagree."""
 
     lines: list[str] = field(default_factory=list)
@@ -100,78 +104,65 @@ class Compared:
     page: str
 
 
-def pictures_in(examples: Path) -> Sequence[Path]:
-    """Returns the pictures of --examples. Raises AttachError if there is none."""
-    pictures = examples_in(examples)
-    if not pictures:
-        raise AttachError(f"--examples: {examples} has no picture: expected {', '.join(ENDINGS)}")
-    return pictures
-
-
 def compare(
-    like: str, call: Callable[[Path], Any], examples: Path, served: Served, folder: Path, library: Path
+    like: str, call: Callable[[Example], Any], examples: Sequence[Example], served: Served, folder: Path, library: Path
 ) -> Compared:
-    """Compares the model in `folder` with `call`, the function that --like names, on the pictures in `examples`. Raises
-    AttachError."""
-    pictures = pictures_in(examples)
-    found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
-    lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:", *found.lines, *_summary(found)]
+    """Compares the model in `folder` with `call`, the function that --like names. Raises AttachError."""
+    found = compared(lambda example: _called(like, call, example), examples, served, graph_of(folder, library))
+    lines = [f"compared with {like} on {len(examples)} examples:", *found.lines, *_summary(found)]
     return Compared(lines, page(f"{folder.name} and {like}", lines, found.cases))
 
 
 def compared(
-    call: Callable[[Path], Any], pictures: Sequence[Path], served: Served, graph: Callable[[bytes], Any]
+    call: Callable[[Example], Any],
+    examples: Sequence[Example],
+    served: Served,
+    graph: Callable[[Mapping[str, np.ndarray]], Any],
 ) -> Comparison:
-    """Compares what is served, and the CPU time of its graph, with a function from a picture's path to its answer.
-    Raises AttachError."""
+    """Compares what is served, and the CPU time of its graph, with a function from an example to its answer. Raises
+    AttachError."""
     from opgate.service.core.errors import ServingError
 
     found = Comparison()
     ours_is = theirs_is = ""
-    for path in pictures:
-        data = path.read_bytes()
+    for example in examples:
         try:
-            ours = of_server(served.predict(data))
+            ours = of_server(served.predict(example.content))
         except ServingError as error:
-            found.lines.append(f"  {path.name}: the served model refuses it: {error}")
+            found.lines.append(f"  {example.name}: the served model refuses it: {error}")
             continue
-        answer, seconds = _timed(partial(call, path))
+        answer, seconds = _timed(partial(call, example))
         try:
             theirs = of_function(answer, vector=ours.vector is not None)
         except AttachError as error:
-            raise AttachError(f"{error} (from your function, for {path.name})") from None
+            raise AttachError(f"{error} (from your function, for {example.name})") from None
         ours_is, theirs_is = ours.kind or ours_is, theirs.kind or theirs_is
         if ours_is and theirs_is and ours_is != theirs_is:
             raise AttachError(
-                f"--like: the model answers with {ours_is}, and your function with {theirs_is}, for {path.name}: "
+                f"--like: the model answers with {ours_is}, and your function with {theirs_is}, for {example.name}: "
                 "these can't be compared"
             )
         found.theirs.append(seconds)
-        found.ours.append(_timed(partial(graph, data))[1])
+        found.ours.append(_timed(partial(graph, served.feed(example.content)))[1])
         result = agreement(ours, theirs)
         found.agreements.append(result)
-        found.lines.append(f"  {path.name}: {_told(result, ours, theirs)}")
-        if not result.equal:
-            found.cases.append(Case(path.name, data, ours, theirs))
+        found.lines.append(f"  {example.name}: {_told(result, ours, theirs)}")
+        if not result.equal and example.path and example.path.suffix.lower() in ENDINGS:
+            found.cases.append(Case(example.name, example.path.read_bytes(), ours, theirs))
     return found
 
 
-def graph_of(folder: Path, library: Path) -> Callable[[bytes], Any]:
+def graph_of(folder: Path, library: Path) -> Callable[[Mapping[str, np.ndarray]], Any]:
     """Returns what runs a written model's graph on one thread."""
     opened = session(load_model(folder / "1" / "model.onnx"), [library], threads=1)
-
-    def run(data: bytes) -> Any:
-        feed = {"data": np.frombuffer(data, np.uint8), "ends": np.array([len(data)], np.int32)}
-        return opened.run(None, feed)
-
-    return run
+    return lambda feed: opened.run(None, dict(feed))
 
 
-def _called(like: str, call: Callable[[Path], Any], path: Path) -> Any:
+def _called(like: str, call: Callable[[Example], Any], example: Example) -> Any:
     try:
-        return call(path)
+        return call(example)
     except Exception as error:  # whatever a function of somebody else raises
-        raise AttachError(f"--like: {like} fails on {path.name}: {type(error).__name__}: {error}") from error
+        raise AttachError(f"--like: {like} fails on {example.name}: {type(error).__name__}: {error}") from error
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -206,10 +197,10 @@ def _told(result: Agreement, ours: Told, theirs: Told) -> str:
 def _summary(found: Comparison) -> list[str]:
     results = found.agreements
     if not results:
-        return ["  no picture could be compared"]
+        return ["  nothing could be compared"]
     overlaps = [result.iou for result in results if result.iou is not None]
     lines = [
-        f"in all: {sum(result.equal for result in results)} of {len(results)} pictures agree; "
+        f"in all: {sum(result.equal for result in results)} of {len(results)} agree; "
         f"{sum(result.ours for result in results)} and {sum(result.theirs for result in results)} things, "
         f"{sum(result.matched for result in results)} matched"
         + (f", mean IoU {sum(overlaps) / len(overlaps):.3f}" if overlaps else "")
@@ -217,7 +208,7 @@ def _summary(found: Comparison) -> list[str]:
     ]
     one, other = median(found.ours) * 1000, median(found.theirs) * 1000
     lines.append(
-        f"CPU time of a picture, median: {one:.1f} ms the graph on one thread, {other:.1f} ms the function"
+        f"CPU time of each, median: {one:.1f} ms the graph on one thread, {other:.1f} ms the function"
         + (f": {one / other:.2f}" if other else "")
     )
     return lines

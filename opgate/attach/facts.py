@@ -92,13 +92,14 @@ class Network:
                 f"{self.path.name} fails on a picture of {shape_text(feed[self.input].shape)}: {error}"
             ) from None
         return tuple(
-            Output(name, _name_of(value), value)
+            Output(name, name_of(value), value)
             for name, value in zip(names, values, strict=True)
             if isinstance(value, np.ndarray)
         )
 
 
-def _name_of(value: Array) -> str:
+def name_of(value: Array) -> str:
+    """Returns the name of an array's dtype, as a signature has it."""
     return next((name for name, dtype in DTYPES.items() if dtype.numpy == value.dtype), str(value.dtype))
 
 

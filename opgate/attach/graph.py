@@ -22,10 +22,14 @@ PRE, POST, READ, TURN = "pre/", "post/", "read/", "turn/"
 #: The status of each row before its settings are looked at.
 STATUS = f"{PRE}status"
 _TYPES = {
+    "TYPE_FP16": TensorProto.FLOAT16,
     "TYPE_FP32": TensorProto.FLOAT,
+    "TYPE_FP64": TensorProto.DOUBLE,
     "TYPE_INT32": TensorProto.INT32,
     "TYPE_INT64": TensorProto.INT64,
     "TYPE_UINT8": TensorProto.UINT8,
+    "TYPE_BOOL": TensorProto.BOOL,
+    "TYPE_STRING": TensorProto.STRING,
 }
 #: The oldest format in which a constant needs no input of its name.
 _IR_VERSION = 8

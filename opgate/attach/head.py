@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from opgate.attach.facts import Network, Output
+from opgate.attach.facts import Output
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Post
 from opgate.attach.report import AttachError, Report
 
 
+class Named(Protocol):
+    """The file of a network, and the texts in it."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a detector's nodes are made from. `outputs` are those of one random picture of `size`, height and width;
-    `labels` those that are known so far. `fixed` says that the network takes one picture at a time."""
+    """What the nodes behind a network are made from. `outputs` are those of one random picture of `size`, height and
+    width, or of what else a request has; `labels` those that are known so far. `others` yields what an output, by its
+    name, is for others. `fixed` says that the network takes one picture at a time."""
 
-    network: Network
+    network: Named
     outputs: Sequence[Output]
     size: tuple[int, int]
     post: Post
     labels: Sequence[str] | None
     report: Report
+    others: Callable[[str], Iterator[np.ndarray]]
     fixed: bool = False
 
     def rows(self, nodes: Nodes, x: str, rank: int) -> str:

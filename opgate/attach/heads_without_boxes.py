@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from opgate.attach import settings, trials
+from opgate.attach import settings
 from opgate.attach.facts import Output
 from opgate.attach.head import Head
 from opgate.attach.heads import are_probabilities, class_axis
@@ -97,16 +97,12 @@ def _activation(head: Head, output: Output, classes: int) -> str:
 def _within_one(head: Head, output: Output) -> bool:
     """Returns whether an output stays within 0..1 on pictures of many kinds, also on some beyond the range of the
     usual ones, where logits leave it."""
-    network, size = head.network, head.size
-    values = [output.value]
-    if _beyond(values[0]):
+    if _beyond(output.value):
         return False
     try:
-        opened = network.open(network.model)
-        for pictures in (trials.signed(network, size), *trials.batches(network, size, network.scales)):
-            values += [opened.run([output.name], {network.input: row[None]})[0] for row in pictures]
+        values = list(head.others(output.name))
     except Exception as error:  # the classes of onnxruntime's exceptions share no other base
-        raise AttachError(f"{network.path.name} fails on a random picture: {error}") from None
+        raise AttachError(f"{head.network.path.name} fails on random numbers: {error}") from None
     return not any(map(_beyond, values))
 
 
@@ -125,9 +121,19 @@ def _two_classes(nodes: Nodes, x: str, output: Output, activation: str) -> str:
 def _embed(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     x, output, size = _flat(nodes, head)
     wide = nodes.float(x, output.dtype, "vector") if output.dtype != "f64" else x
-    nodes.add("LpNormalization", [wide], "normalized", to="embedding", axis=1, p=2)
-    head.report.default("vector", f"{size} numbers, divided by their length")
+    vector(nodes, head, wide, size)
     return Answers([Answer("embedding", "TYPE_FP32", (size,))]), 0
+
+
+def vector(nodes: Nodes, head: Head, x: str, size: int) -> None:
+    """Adds the `embedding`, the vectors x [n, size] divided by their length unless --post says otherwise."""
+    told = head.report.said if head.post.words & {"normalize", "unscaled"} else head.report.default
+    if "unscaled" in head.post.words:
+        nodes.add("Identity", [x], "vector", to="embedding")
+        told("vector", f"{size} numbers as they are")
+        return
+    nodes.add("LpNormalization", [x], "normalized", to="embedding", axis=1, p=2)
+    told("vector", f"{size} numbers, divided by their length")
 
 
 def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
@@ -248,12 +254,35 @@ def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(outputs, [("polygon", "quads"), ("score", "scores")], "count"), 0
 
 
+#: The types in a config by those of a run.
+_DATATYPES = {
+    "f16": "TYPE_FP16", "f32": "TYPE_FP32", "f64": "TYPE_FP64", "i32": "TYPE_INT32", "i64": "TYPE_INT64",
+    "u8": "TYPE_UINT8", "bool": "TYPE_BOOL", "str": "TYPE_STRING", "object": "TYPE_STRING",
+}  # fmt: skip
+
+
+def _outputs(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    """Answers with the outputs of the network as they are. A size that is not the same for others is open."""
+    answers = []
+    for output in head.outputs:
+        if output.dtype not in _DATATYPES:
+            raise AttachError(f"--post: outputs can't answer with {output}, which has the type {output.dtype}")
+        shapes = [output.shape, *(value.shape for value in head.others(output.name))]
+        dims = tuple(sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True))[1:]
+        name = head.rows(nodes, output.name, len(output.shape))
+        if name != output.name:
+            name = nodes.add("Identity", [name], "as_it_is", to=f"{output.name}_row")
+        answers.append(Answer(name, _DATATYPES[output.dtype], dims or (1,), scalar=not dims))
+    return Answers(answers), 0
+
+
 _MAKERS: Mapping[str, Callable[[Nodes, Head], tuple[Answers, int]]] = {
     "classify": _classify,
     "embed": _embed,
     "segment": _segment,
     "ctc": _ctc,
     "db": _db,
+    "outputs": _outputs,
 }
 
 

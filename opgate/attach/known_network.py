@@ -58,7 +58,7 @@ def known(wish: Wish, report: Report) -> Known:
     said = _head(wish, network, outputs, size, report)
     if told is None and said.kind != "db":
         raise _open_size(network)
-    chosen = _chosen(outputs, said.only)
+    chosen = post.chosen(outputs, said.only)
     option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
     # The labels of a text detector are the characters of its reader.
     own = "" if said.kind == "db" and wish.read else wish.labels or _characters(said)
@@ -127,6 +127,8 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     shown = ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs)
     report.ran("output", shown, f"of one random picture of {size[0]} x {size[1]}")
     if wish.post:
+        if (kind := post.kind_of(wish.post)) not in post.PICTURES:
+            raise AttachError(f"--post: {kind} means nothing to pictures: expected one of {', '.join(post.PICTURES)}")
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
     if wish.read:  # that says that lines of text are found
@@ -135,13 +137,3 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
         raise heads.unknown(outputs, guesses)
     read = post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
     return replace(read, argument="")  # nobody says how many labels
-
-
-def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
-    """Returns the outputs that the word output: names. Raises AttachError."""
-    wanted = names.split(",") if names else [output.name for output in outputs]
-    if unknown := set(wanted) - {output.name for output in outputs}:
-        raise AttachError(
-            f"--post: there is no output '{min(unknown)}': expected {', '.join(output.name for output in outputs)}"
-        )
-    return [output for output in outputs if output.name in wanted]

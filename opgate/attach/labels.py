@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,16 +14,24 @@ KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2l
 #: The heads without labels, and what is said of any.
 _WITHOUT = {
     "db": "db finds regions of text, which have no labels",
+    "outputs": "outputs are answered as they are, without labels",
+    "speech": "speech has no labels",
     "embed": "embed answers with a vector, which has no labels",
 }
 _FACES = ("blazeface", "scrfd")
 
 
 def read(
-    said: str, metadata: Mapping[str, str], kind: str, report: Report, option: str = "--labels"
+    said: str,
+    metadata: Mapping[str, str],
+    kind: str,
+    report: Report,
+    option: str = "--labels",
+    beside: tuple[str, Sequence[str]] = ("", ()),
 ) -> list[str] | None:
     """Returns the labels, None if nobody states any. `said` is the option: metadata, a file, or a list with commas;
-    `kind` the head. `option` is the option that says it, for messages.
+    `kind` the head. `option` is the option that says it, for messages. `beside` is the name of a file beside the
+    network, and the labels in it.
 
     Raises AttachError.
     """
@@ -36,6 +45,9 @@ def read(
             if labels:
                 (report.said if said else report.found)("labels", len(labels), f"metadata '{key}'")
                 return labels
+        if not said and beside[1]:
+            report.found("labels", len(beside[1]), beside[0])
+            return list(beside[1])
         if said:
             raise AttachError(f"{option}: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
         if kind in _FACES:
@@ -82,11 +94,23 @@ def from_file(path: Path) -> list[str]:
     except OSError as error:
         raise AttachError(f"{path}: {error}") from None
     if path.suffix == ".json":
-        labels = listed(text)
+        labels = of_config(text) or listed(text)
         if labels is None:
             raise AttachError(f"{path}: expected a list of names, or an object of numbers and names")
         return labels
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+
+
+def of_config(text: str) -> list[str] | None:
+    """Returns the labels in a config.json of Hugging Face, None if it has none."""
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    for key in ("id2label", "label2id"):
+        if isinstance(config, dict) and isinstance(config.get(key), dict):
+            return listed(json.dumps(config[key]))
+    return None
 
 
 def fitted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import onnx
 
@@ -20,13 +21,14 @@ from opgate.attach import (
     reading,
     rotated,
     takes,
+    trials,
 )
 from opgate.attach.attached import Attached, attached
+from opgate.attach.examples import files
 from opgate.attach.known_network import Known, known
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import grey_picture
-from opgate.attach.trials import examples_in
 from opgate.attach.wish import Wish
 
 #: How many pictures a batch has at most, if nobody says it.
@@ -54,7 +56,8 @@ def attach(wish: Wish, name: str, report: Report) -> Attached:
     opened = _opened(wish, of, report)
     nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, of.before, of.network)
-    this = head.Head(of.network, of.outputs, of.size, of.said, of.labels, report, fixed=not opened.batched)
+    others = partial(trials.outputs, of.network, of.size)
+    this = head.Head(of.network, of.outputs, of.size, of.said, of.labels, report, others, fixed=not opened.batched)
     if reader:
         answers, fitted = reading.add(nodes_after, this, reader, turner), reader.labels
     else:
@@ -89,6 +92,7 @@ def _takes() -> takes.Takes:
         _STATUSES,
         wrong="A file that is no picture, or a broken one, is answered with 400 and the reason, also among others in a "
         "batch.",
+        examples=lambda place: files(place, trials.ENDINGS),
     )
 
 
@@ -102,7 +106,7 @@ def _adds(said: post.Post) -> Callable[[Nodes, head.Head], tuple[post.Answers, i
 def _opened(wish: Wish, of: Known, report: Report) -> batching.Opened:
     if wish.read:
         return batching.Opened(of.network.model, False, "--read reads the lines of one picture at a time")
-    return batching.open_batch(of.network, of.size, of.bytes, report, examples_in(wish.examples))
+    return batching.open_batch(of.network, of.size, of.bytes, report, trials.examples_in(wish.examples))
 
 
 def _compare(joined: onnx.ModelProto, opened: batching.Opened, of: Known, report: Report) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from opgate.attach.facts import Output
 from opgate.attach.report import AttachError, Report, did_you_mean
 
 #: The heads that answer with boxes, with score and IoU as in the tools of their makers.
@@ -36,6 +37,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     "segment": {"threshold": 0.5},
     "blazeface": {"nms": "weighted"},
     "db": {"threshold": 0.3, "score": 0.6, "most": 1000},
+    "speech": {"score": 0.5, "most": 1000},
 }
 #: How many labels an answer of a classifier has, if nobody says it.
 LABELS = 5
@@ -45,7 +47,9 @@ _MOST = 10_000
 _WIDEST_BEAM = 1000
 #: What a report says of a threshold that a request may set.
 ANY = "a request may say 0 to 1"
-_KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
+#: The heads of pictures, and all.
+PICTURES = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
+_KINDS = (*PICTURES, "outputs", "speech", "spans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ class Post:
     `nms` is hard, or weighted for means of the boxes that overlap. `only` names the outputs of the network that count,
     with commas, all if it is empty. `threshold` is the probability above which a pixel is inside, `unclip` that of
     DBPostprocess, `text` the least score of a text that is read, and `turn` that above which a line is turned. `beam`
-    is the width of CTC's beam, 0 for the best class of each step. `stated` are the names of the words with an argument
+    is the width of CTC's beam, 0 for the best class of each step. `hysteresis`, `min_speech_ms`, `min_silence_ms` and
+    `pad_ms` are those of SpeechSegments. `stated` are the names of the words with an argument
     in --post, `words` are the flags: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
     background-last, dilate.
     """
@@ -77,6 +82,10 @@ class Post:
     unclip: float = 1.5
     text: float = 0.5
     turn: float = 0.9
+    hysteresis: float = 0.15
+    min_speech_ms: int = 250
+    min_silence_ms: int = 100
+    pad_ms: int = 30
     words: frozenset[str] = frozenset()
     stated: frozenset[str] = frozenset()
 
@@ -138,6 +147,13 @@ def _from_one(word: str, text: str, most: int) -> int:
     return count
 
 
+def _milliseconds(word: str, text: str) -> int:
+    count = _count(word, text)
+    if count > 3_600_000:
+        raise AttachError(f"--post: expected {word}:0 to {word}:3600000 milliseconds, got '{word}:{text}'")
+    return count
+
+
 def _one_of(word: str, text: str, known: Sequence[str]) -> str:
     if text not in known:
         raise AttachError(f"--post: expected {' or '.join(f'{word}:{one}' for one in known)}, got '{word}:{text}'")
@@ -158,10 +174,16 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
     "text": lambda text: {"text": _number("text", text)},
     "turn": lambda text: {"turn": _number("turn", text)},
+    "hysteresis": lambda text: {"hysteresis": _number("hysteresis", text)},
+    "min-speech": lambda text: {"min_speech_ms": _milliseconds("min-speech", text)},
+    "min-silence": lambda text: {"min_silence_ms": _milliseconds("min-silence", text)},
+    "pad": lambda text: {"pad_ms": _milliseconds("pad", text)},
 }
+#: What makes one vector of those of several tokens or windows: the mean, the first, the last, the greatest numbers.
+POOLS = ("mean-pool", "cls-pool", "last-pool", "max-pool")
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
-    "background-first", "background-last", "dilate",
+    "background-first", "background-last", "dilate", *POOLS, "normalize", "unscaled",
 )  # fmt: skip
 
 
@@ -189,7 +211,10 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "blazeface": (*_BOXES, "nms"),
     "scrfd": _BOXES,
     "classify": ("output", "score", "max", "sigmoid", "softmax", "probabilities"),
-    "embed": ("output",),
+    "embed": ("output", *POOLS, "normalize", "unscaled"),
+    "outputs": ("output",),
+    "speech": ("output", "score", "max", "hysteresis", "min-speech", "min-silence", "pad"),
+    "spans": ("output", "score", "max", "softmax", "probabilities"),
     "segment": ("output", "threshold", "sigmoid", "probabilities"),
     "ctc": ("output", "score", "blank", "beam", "softmax", "probabilities"),
     "db": (
@@ -208,6 +233,8 @@ _SAYS = {
         ("unit of boxes", _PLACES),
         ("kind of scores", ("sigmoid", "softmax", "probabilities")),
         ("background", ("background-first", "background-last")),
+        ("pool", POOLS),
+        ("length of a vector", ("normalize", "unscaled")),
     )
     for flag in flags
 }
@@ -246,6 +273,8 @@ def _check(post: Post, names: Mapping[str, str]) -> None:
 def kind_of(text: str) -> str:
     """Returns the head that --post names. Raises AttachError."""
     kind = (text.split(maxsplit=1) or [""])[0].partition(":")[0]
+    if kind in POOLS:  # words of embed that say all
+        return "embed"
     if kind not in _KINDS:
         near = did_you_mean(kind, _KINDS)
         raise AttachError(f"--post: what is '{kind}'?{near} Expected one of {', '.join(_KINDS)}")
@@ -258,6 +287,8 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     Raises AttachError.
     """
     kind, (first, *words) = kind_of(text), text.split()
+    if first in POOLS:
+        first, words = kind, [first, *words]
     score, iou = _DETECTORS.get(kind, (0.0, 0.0))
     post = replace(Post(kind, first.partition(":")[2], score, iou=iou), **_USUAL.get(kind, {}))
     origin("head", first, why)
@@ -281,6 +312,34 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
         else:
             report.default("beam", "none", "the best class of each step; the word beam:10 sums over alignments")
     return post
+
+
+def settled(
+    text: str, outputs: Sequence[Output], heads: Sequence[str], usual: str, report: Report
+) -> tuple[Post, Sequence[Output]]:
+    """Returns what --post says of a network that takes no pictures, or else the `usual` words, and the outputs that
+    count. `heads` are those that go with what the network takes. Raises AttachError."""
+    report.ran(
+        "output", ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs), "of a run"
+    )
+    if text and (kind := kind_of(text)) not in heads:
+        raise AttachError(
+            f"--post: {kind} means nothing to what this network takes: expected one of {', '.join(heads)}"
+        )
+    said = read(text or usual, report.said if text else report.default, "", report)
+    if not text:
+        said = replace(said, argument="")
+    return said, chosen(outputs, said.only)
+
+
+def chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
+    """Returns the outputs that the word output: names. Raises AttachError."""
+    wanted = names.split(",") if names else [output.name for output in outputs]
+    if unknown := set(wanted) - {output.name for output in outputs}:
+        raise AttachError(
+            f"--post: there is no output '{min(unknown)}': expected {', '.join(output.name for output in outputs)}"
+        )
+    return [output for output in outputs if output.name in wanted]
 
 
 def _lowest(post: Post) -> str:

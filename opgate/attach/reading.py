@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach import graph, heads_without_boxes, labels, pre, settings
+from opgate.attach import graph, heads_without_boxes, labels, pre, settings, trials
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
 from opgate.attach.known_network import SAY_CHARACTERS, Known, known
@@ -128,7 +129,7 @@ def _line(
     outputs = [replace(output, name=renamed(output.name)) for output in of.outputs]
     line = Nodes(opset, f"{prefix}line/")
     _add_line(line, before, network, prefix)
-    head = Head(network, outputs, of.size, of.said, of.labels, report)
+    head = Head(network, outputs, of.size, of.said, of.labels, report, partial(trials.outputs, network, of.size))
     constants = [*line.constants.values(), *model.graph.initializer]
     return head, [*line.nodes, *model.graph.node], constants
 

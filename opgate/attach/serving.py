@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from opgate.attach.report import AttachError
 
 #: What a request has: a file, or values by the names of inputs.
@@ -34,24 +36,33 @@ class Served:
         except ServingError as error:
             raise AttachError(f"the gateway doesn't load what was written: {error}") from None
 
+    def feed(self, sample: Sample) -> dict[str, np.ndarray]:
+        """Returns what the graph gets of a file, or of values by the names of inputs. Raises ServingError."""
+        if isinstance(sample, bytes):
+            return {"data": np.frombuffer(sample, np.uint8), "ends": np.array([len(sample)], np.int32)}
+        return dict(self._request(sample).inputs)
+
+    def _request(self, sample: Sample) -> Any:
+        from opgate.service.wire.friendly import file_request, values_request
+        from opgate.service.wire.json_tensors import members
+
+        spec, limits = self._model.spec, self._gateway.limits
+        if isinstance(sample, bytes):
+            return file_request(spec, sample, limits)
+        return values_request(spec, members(json.dumps(sample).encode(), limits), limits)
+
     def predict(self, sample: Sample) -> dict[str, Any]:
         """Returns what /predict answers to a file, or to values by the names of inputs. Raises ServingError."""
         return self.predict_all([sample])[0]
 
     def predict_all(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         """Returns what /predict answers to files, or values, that come at the same time. Raises ServingError."""
-        from opgate.service.wire.friendly import file_request, labelled, values_request
-        from opgate.service.wire.json_tensors import members
+        from opgate.service.wire.friendly import labelled
 
         model, gateway = self._model, self._gateway
 
-        def request(sample: Sample) -> Any:
-            if isinstance(sample, bytes):
-                return file_request(model.spec, sample, gateway.limits)
-            return values_request(model.spec, members(json.dumps(sample).encode(), gateway.limits), gateway.limits)
-
         async def run() -> list[Any]:
-            requests = [request(sample) for sample in samples]
+            requests = [self._request(sample) for sample in samples]
             return await asyncio.gather(*(gateway.infer(model, request) for request in requests))
 
         results = asyncio.run(run())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from onnx import TensorProto, ValueInfoProto, helper
+
+from opgate.attach.examples import Example, files
 
 #: The name of the batch in a served model's graph.
 BATCH = "n"
@@ -20,7 +23,8 @@ class Takes:
     a tensor whose first axis is that of the rows. `statuses` has the texts of the row statuses, and `media_types` those
     that /predict takes, as the parameters of a config have them. `sample` is a file, or values by their names, that a
     new model is tried with, and `sample_name` what that is. `sent` is the rest of a curl command that sends a request,
-    `form` that of one with a form, and `wrong` what a README says of a request that can't be read.
+    `form` that of one with a form, and `wrong` what a README says of a request that can't be read. `examples` reads
+    those of the user.
     """
 
     what: str
@@ -34,6 +38,7 @@ class Takes:
     statuses: str = ""
     media_types: str = ""
     wrong: str = ""
+    examples: Callable[[Path], list[Example]] = files
 
 
 def file(
@@ -46,6 +51,7 @@ def file(
     *,
     media_types: str = "",
     wrong: str = "",
+    examples: Callable[[Path], list[Example]] = files,
 ) -> Takes:
     """Returns what a model takes whose only required input is a file: `data` u8, with those of a batch one behind the
     other, and `ends` i32, where each ends. A README has the `name` and `media_type` of one."""
@@ -60,4 +66,4 @@ def file(
     ]
     sent = f"-H 'Content-Type: {media_type}' --data-binary @{name}"
     form = f"-F data=@{name}"
-    return Takes(what, inputs, config, "ends", sample, sample_name, sent, form, statuses, media_types, wrong)
+    return Takes(what, inputs, config, "ends", sample, sample_name, sent, form, statuses, media_types, wrong, examples)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from opgate.attach.examples import files
 from opgate.attach.facts import Network
 from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.case import Array
@@ -18,8 +19,8 @@ _CELLS = 5
 
 
 def examples_in(folder: Path | None) -> list[Path]:
-    """Returns the pictures of a folder, none without a folder."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS) if folder else []
+    """Returns the pictures of a folder, none without a folder. Raises AttachError."""
+    return [example.path for example in files(folder, ENDINGS) if example.path] if folder else []
 
 
 def batches(network: Network, size: tuple[int, int], bytes_: bool, examples: Sequence[Path] = ()) -> Iterator[Array]:
@@ -41,6 +42,14 @@ def plain_and_examples(
     shape = (*size, network.channels)
     for picture in (*_plain(shape), *_read(examples, shape)):
         yield _fitted(picture[None], network, bytes_)
+
+
+def outputs(network: Network, size: tuple[int, int], name: str) -> Iterator[Array]:
+    """Yields what an output is for one picture, of many kinds, also some beyond the range of the usual ones."""
+    opened = network.open(network.model)
+    for pictures in (signed(network, size), *batches(network, size, network.scales)):
+        for row in pictures:
+            yield opened.run([name], {network.input: row[None]})[0]
 
 
 def signed(network: Network, size: tuple[int, int]) -> Array:

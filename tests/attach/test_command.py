@@ -69,7 +69,7 @@ def test_a_function_that_is_none_is_found_before_anything_is_written(library: Pa
     (tmp_path / "pictures").mkdir()
     said = (file, "--to", to, "--library", library, "--examples", tmp_path / "pictures")
     status, printed = run(*said, "--like", "json:loads")
-    assert status == 1 and "has no picture" in printed and not to.exists()
+    assert status == 1 and "has no file that fits" in printed and not to.exists()
     (tmp_path / "pictures" / "a.png").write_bytes(b"any")
     status, printed = run(*said, "--like", "no_such_module:f")
     assert status == 1 and "No module named" in printed and not to.exists()
@@ -93,7 +93,7 @@ def test_a_comparison_that_fails_leaves_nothing(library: Path, tmp_path: Path) -
         status, printed = run(*said, "--like", f"{tmp_path / 'own.py'}:{name}")
         assert status == 1 and message in printed and not to.parent.exists()
     status, printed = run(*said, "--like", f"{tmp_path / 'own.py'}:nothing")
-    assert status == 0 and "0 of 1 pictures agree" in printed and (to / "comparison.html").is_file()
+    assert status == 0 and "0 of 1 agree" in printed and (to / "comparison.html").is_file()
 
 
 def test_examples_need_no_function(library: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_examples_need_no_function(library: Path, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     said = (file, "--to", to, "--library", library, "--examples", tmp_path / "pictures")
     status, printed = run(*said)
-    assert status == 1 and "has no picture" in printed and not to.exists()
+    assert status == 1 and "has no file that fits" in printed and not to.exists()
     (tmp_path / "pictures" / "a.png").write_bytes(png(squares()))
     status, printed = run(*said)
     assert status == 0 and (to / "config.pbtxt").is_file() and not (to / "comparison.html").exists(), printed

@@ -10,8 +10,10 @@ import pytest
 
 from opgate.attach.answers import Found, Told, agreement, iou, of_function, of_server
 from opgate.attach.comparison import Compared, compare, function_of
+from opgate.attach.examples import Example, files
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
+from opgate.attach.trials import ENDINGS
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
@@ -19,7 +21,7 @@ BOX = (1.0, 2.0, 3.0, 4.0)
 
 
 def compared_with(like: str, examples: Path, served: Served, folder: Path, library: Path) -> Compared:
-    return compare(like, function_of(like), examples, served, folder, library)
+    return compare(like, function_of(like), files(examples, ENDINGS), served, folder, library)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
     for name in ("label", "by_path"):
         compared = compared_with(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
         text = "\n".join(compared.lines)
-        assert "2 of 3 pictures agree" in text and "CPU time of a picture" in text
+        assert "2 of 3 agree" in text and "CPU time of each" in text
         assert "broken.png: the served model refuses it" in text and "c.png: 'blue' and 'purple'" in text
     with pytest.raises(AttachError, match=r"expected a number for a score, got 'much' .* for a.png"):
         compared_with("own_code:no_number", examples, Served(model.folder, library), model.folder, library)
@@ -154,7 +156,7 @@ def test_vectors_of_other_lengths_do_not_agree(made: Make, library: Path, tmp_pa
     ):
         compared = compared_with(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library)
         text = "\n".join(compared.lines)
-        assert told in text and f"{int('equal' in told)} of 1 pictures agree" in text
+        assert told in text and f"{int('equal' in told)} of 1 agree" in text
     message = r"^--like: the model answers with a vector, and your function with labels or a text, for a.png"
     with pytest.raises(AttachError, match=message):
         compared_with("vectors:label", examples, Served(model.folder, library), model.folder, library)
@@ -179,4 +181,4 @@ def test_functions_that_are_none(text: str, message: str) -> None:
 def test_a_function_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "own_file.py").write_text("def label(data: bytes):\n    return str(len(data))\n")
     (tmp_path / "picture").write_bytes(b"four")
-    assert function_of(f"{tmp_path / 'own_file.py'}:label")(tmp_path / "picture") == "4"
+    assert function_of(f"{tmp_path / 'own_file.py'}:label")(Example("picture", b"four", tmp_path / "picture")) == "4"

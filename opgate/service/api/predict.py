@@ -237,7 +237,8 @@ async def _payload(gateway: Gateway, request: Request, model: LoadedModel) -> _P
         return await _form(gateway, request)
     # A model that takes a sound or a picture judges the bytes and not their name, of which some have several.
     families = {"image", *(known.partition("/")[0] for known in media_types)} - {"application"}
-    if media not in (JSON, "application/octet-stream", *media_types) and media.partition("/")[0] not in families:
+    fits = media in (JSON, "application/octet-stream", *media_types) or media.partition("/")[0] in families
+    if not fits and "*" not in families:
         of_files = (*media_types, "application/octet-stream") if file_input(model.spec) is not None else ()
         expected = ", ".join((*of_files, "multipart/form-data")) + f" or {JSON}"
         raise ServingError(Kind.MEDIA_TYPE, f"Content-Type: expected {expected}, got '{media[:80]}'")

@@ -9,7 +9,7 @@ from opgate.service.core.spec import ModelSpec
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import ConfigError, parameter
 
-_MEDIA_TYPE = re.compile(r"(image|audio|model|application)/[a-z0-9.+-]+")
+_MEDIA_TYPE = re.compile(r"(image|audio|model|application|text|video|font)/[a-z0-9.+-]+|\*/\*")
 
 
 def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
