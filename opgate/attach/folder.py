@@ -131,10 +131,15 @@ def _settings(model: str, takes: Takes, settings: Mapping[str, Setting]) -> str:
     if not settings:
         return ""
     bounds = ", ".join(f"{name} from {each.least:g} to {each.most:g}" for name, each in settings.items())
-    stated = " ".join(f"-F {name}={each.default:g}" for name, each in settings.items())
+    if takes.form:
+        stated = " ".join(f"-F {name}={each.default:g}" for name, each in settings.items())
+        request = f"{quote(model)} {takes.form} {stated}"
+    else:
+        stated = r"\&".join(f"{name}={each.default:g}" for name, each in settings.items())
+        request = f"{quote(model)}?{stated} {takes.sent}"
     return (
         f"A request may state its own {bounds}, in a form or in the query of its URL. Without, they are as here:\n\n"
-        f"```sh\ncurl localhost:8000/predict/{quote(model)} {takes.form} {stated}\n```\n\n"
+        f"```sh\ncurl localhost:8000/predict/{request}\n```\n\n"
     )
 
 

@@ -276,6 +276,24 @@ def _outputs(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(answers), 0
 
 
+def _value(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    """Answers with numbers: a record for each, with its label if there are labels."""
+    output = head.output(lambda output: output.value.ndim in (1, 2), "one output [n] or [n, numbers]")
+    _check_floats(head, output)
+    count = output.shape[1] if output.value.ndim == 2 else 1
+    wide = nodes.float(output.name, output.dtype, "numbers")
+    flat = head.rows(nodes, nodes.reshape(wide, [-1, count], "rows_of_numbers"), 2)
+    nodes.add("Identity", [flat], "value", to="value")
+    answers, fields = [Answer("value", "TYPE_FP32", (count,))], [("value", "value")]
+    if head.labels is not None:
+        numbers = nodes.constant("numbers_of_labels", [range(count)], np.int32)
+        shape = nodes.add("Shape", ["value"], "value.shape")
+        nodes.add("Expand", [numbers, shape], "labels", to="labels")
+        answers.append(Answer("labels", "TYPE_INT32", (count,), labels=True))
+        fields.insert(0, ("label", "labels"))
+    return Answers(answers, fields), count if head.labels is not None else 0
+
+
 _MAKERS: Mapping[str, Callable[[Nodes, Head], tuple[Answers, int]]] = {
     "classify": _classify,
     "embed": _embed,
@@ -283,6 +301,7 @@ _MAKERS: Mapping[str, Callable[[Nodes, Head], tuple[Answers, int]]] = {
     "ctc": _ctc,
     "db": _db,
     "outputs": _outputs,
+    "value": _value,
 }
 
 

@@ -157,33 +157,48 @@ def _closed(network: NetworkFile, why: str, report: Report) -> tuple[NetworkFile
     return network, False, why
 
 
-def compare(network: NetworkFile, joined: onnx.ModelProto, feeds: Sequence[Feed], what: str, report: Report) -> None:
-    """Compares the network in a joined graph with that of the file on `feeds`, and reports it. Raises SessionError."""
-    alone = graph.network_in(joined, network.model)
-    equal, largest = _difference(network.open(graph.prepared(network.original)), network.open(alone), feeds)
+def compare(
+    network: NetworkFile,
+    joined: onnx.ModelProto,
+    feeds: Sequence[Feed],
+    what: str,
+    report: Report,
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> None:
+    """Compares the network in a joined graph with that of the file on `feeds`, and reports it. `read` makes the outputs
+    of the first out of those of the second. Raises SessionError."""
+    alone = network.open(graph.network_in(joined, network.model))
+    equal, largest = _difference(network.open(graph.prepared(network.original)), alone, feeds, read)
     told = "bit for bit" if equal else f"apart from {largest:.1e} of the greatest magnitude"
     report.proved(f"network: on {len(feeds)} random {what} it gives what {network.path.name} gives, {told}")
 
 
-def _difference(first: ort.InferenceSession, second: ort.InferenceSession, feeds: Sequence[Feed]) -> tuple[bool, float]:
+def _difference(
+    first: ort.InferenceSession,
+    second: ort.InferenceSession,
+    feeds: Sequence[Feed],
+    read: Callable[[dict[str, Any]], dict[str, Any]],
+) -> tuple[bool, float]:
     equal, largest = True, 0.0
     for feed in feeds:
-        one, other = (dict(zip(*_run(opened, feed), strict=True)) for opened in (first, second))
+        one, other = read(_run(first, feed)), _run(second, feed)
         for name, value in other.items():
-            if value.tobytes() == one[name].tobytes():
+            expected = one[name]
+            if value.shape == expected.shape and value.tolist() == expected.tolist():
                 continue
-            equal = False
-            if value.shape != one[name].shape:
+            if value.shape != expected.shape or value.dtype.kind not in "fiub":
                 return False, float("inf")
-            scale = float(np.abs(one[name]).max(initial=0)) or 1.0
-            largest = max(largest, float(np.abs(one[name].astype(np.float64) - value).max(initial=0)) / scale)
+            equal = equal and value.tobytes() == expected.tobytes()
+            scale = float(np.abs(expected).max(initial=0)) or 1.0
+            largest = max(largest, float(np.abs(expected.astype(np.float64) - value).max(initial=0)) / scale)
     return equal, largest
 
 
-def _run(opened: ort.InferenceSession, feed: Feed) -> tuple[list[str], list[Any]]:
+def _run(opened: ort.InferenceSession, feed: Feed) -> dict[str, Any]:
     names = [output.name for output in opened.get_outputs()]
     taken = {each.name for each in opened.get_inputs()}
-    return names, opened.run(names, {name: array for name, array in feed.items() if name in taken})
+    values = opened.run(names, {name: array for name, array in feed.items() if name in taken})
+    return dict(zip(names, values, strict=True))
 
 
 def tried(network: NetworkFile, feeds: Callable[[], Iterator[Feed]]) -> Callable[[str], Iterator[Array]]:

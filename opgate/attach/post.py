@@ -48,7 +48,7 @@ _WIDEST_BEAM = 1000
 #: What a report says of a threshold that a request may set.
 ANY = "a request may say 0 to 1"
 #: The heads of pictures, and all.
-PICTURES = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
+PICTURES = (*_DETECTORS, "classify", "value", "embed", "segment", "ctc", "db")
 _KINDS = (*PICTURES, "outputs", "speech", "spans")
 
 
@@ -213,6 +213,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "classify": ("output", "score", "max", "sigmoid", "softmax", "probabilities"),
     "embed": ("output", *POOLS, "normalize", "unscaled"),
     "outputs": ("output",),
+    "value": ("output",),
     "speech": ("output", "score", "max", "hysteresis", "min-speech", "min-silence", "pad"),
     "spans": ("output", "score", "max", "softmax", "probabilities"),
     "segment": ("output", "threshold", "sigmoid", "probabilities"),

@@ -31,6 +31,7 @@ _USUAL: Mapping[str, str] = {
     "blazeface": "letterbox:{h}x{w} rgb half pad:0 pil-bilinear",
     "scrfd": "letterbox-start:{h}x{w} rgb byte mean:127.5 std:128 pad:0 cv-linear",
     "classify": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
+    "value": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
     "embed": "stretch:{h}x{w} rgb imagenet pil-bilinear",
     "segment": "stretch:{h}x{w} rgb imagenet pil-bilinear",
     "ctc": "height:{h} rgb half pad:127 cv-linear",

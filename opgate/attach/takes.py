@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,8 @@ class Takes:
     a tensor whose first axis is that of the rows. `statuses` has the texts of the row statuses, and `media_types` those
     that /predict takes, as the parameters of a config have them. `sample` is a file, or values by their names, that a
     new model is tried with, and `sample_name` what that is. `sent` is the rest of a curl command that sends a request,
-    `form` that of one with a form, and `wrong` what a README says of a request that can't be read. `examples` reads
-    those of the user.
+    `form` that of one with a form, "" if none is usual. `wrong` is what a README says of a request that can't be read.
+    `examples` reads those of the user.
     """
 
     what: str
@@ -39,6 +41,12 @@ class Takes:
     media_types: str = ""
     wrong: str = ""
     examples: Callable[[Path], list[Example]] = files
+
+
+def json_sent(sample: Mapping[str, Any]) -> str:
+    """Returns the rest of a curl command that sends values by the names of inputs."""
+    body = json.dumps(sample, ensure_ascii=False)
+    return f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"
 
 
 def file(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import orjson
@@ -27,8 +28,10 @@ from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire.friendly import (
     Value,
+    csv_rows,
     file_input,
     file_request,
+    json_rows,
     labelled,
     of_file,
     picture_bytes,
@@ -40,8 +43,11 @@ from opgate.service.wire.json_tensors import members
 
 #: How many files of a request are under way at once: more than a batch has, so that batches are full.
 _AT_ONCE = 32
-#: A file, or values by input name; a list is given for several rows.
-Content = bytes | Mapping[str, Value | list[Value]]
+CSV = "text/csv"
+#: White space before the array of a JSON body is looked for in so many bytes.
+_BEGINNING = 64
+#: A file, or values by input name, where a list is given for several rows, or the values of each row.
+Content = bytes | Mapping[str, Value | list[Value]] | Sequence[Mapping[str, Value]]
 
 
 def routes(gateway: Gateway) -> Iterator[Route]:
@@ -61,11 +67,8 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             spec = served.model.spec
             query = request.query_params.multi_items()
 
-            def read() -> tuple[Content, list[dict[str, Value]] | None]:
-                content = payload.content()
-                if query:
-                    content = with_query(spec, of_file(spec, content) if isinstance(content, bytes) else content, query)
-                return content, None if isinstance(content, bytes) else rows_of(spec, content, gateway.limits)
+            def read() -> tuple[Content, Sequence[Mapping[str, Value]] | None]:
+                return _rows(payload.content(), spec, query, gateway)
 
             content, rows = await gateway.work(payload.size, read)
             if rows is not None and wants:
@@ -87,6 +90,19 @@ def routes(gateway: Gateway) -> Iterator[Route]:
         return Response(await texts.run(served, payload.size, decode), media_type=JSON)
 
     yield from of_models("POST", "", predict, "inference", predict_operation, of="/predict")
+
+
+def _rows(
+    content: Content, spec: ModelSpec, query: Sequence[tuple[str, str]], gateway: Gateway
+) -> tuple[Content, Sequence[Mapping[str, Value]] | None]:
+    """Returns the content of a body with the values in the query of its URL, and its rows, None if it has one."""
+    if isinstance(content, bytes):
+        return (with_query(spec, of_file(spec, content), query), None) if query else (content, None)
+    if isinstance(content, Mapping):
+        values = with_query(spec, content, query) if query else content
+        return values, rows_of(spec, values, gateway.limits)
+    rows = [cast("dict[str, Value]", with_query(spec, row, query)) if query else row for row in content]
+    return rows, rows
 
 
 class _Part(AsgiExchange[bytes]):
@@ -119,7 +135,7 @@ async def _several(
     Raises ServingError if the gateway or the model can't answer any of them.
     """
     at_once = asyncio.Semaphore(_AT_ONCE)
-    shared = sum(value.nbytes for value in rows[0].values() if isinstance(value, np.ndarray))
+    shared = sum(value.nbytes for value in (rows[0].values() if rows else ()) if isinstance(value, np.ndarray))
     stack.enter_context(gateway.holding(shared * min(len(rows), _AT_ONCE)))
     errors: list[ServingError] = []
 
@@ -143,7 +159,7 @@ async def _several(
         return await asyncio.gather(*(answer(values) for values in rows))
 
     body = b'{"results":[' + b",".join(await unless_left(request, answers())) + b"]}"
-    if len(errors) == len(rows) and errors[0].kind is not Kind.INVALID:
+    if rows and len(errors) == len(rows) and errors[0].kind is not Kind.INVALID:
         raise detached(errors[0])
     counted = request.scope.get("opgate.counted")
     if counted is not None and not counted.hold_answer(len(body)):
@@ -164,6 +180,7 @@ class _Payload:
 def _request(gateway: Gateway, spec: ModelSpec, content: Content) -> InferRequest:
     if isinstance(content, bytes):
         return file_request(spec, content, gateway.limits)
+    assert isinstance(content, Mapping)  # a body of several rows is answered row by row
     once = {name: value for name, value in content.items() if not isinstance(value, list)}
     return values_request(spec, once, gateway.limits)
 
@@ -238,15 +255,24 @@ async def _payload(gateway: Gateway, request: Request, model: LoadedModel) -> _P
     # A model that takes a sound or a picture judges the bytes and not their name, of which some have several.
     families = {"image", *(known.partition("/")[0] for known in media_types)} - {"application"}
     fits = media in (JSON, "application/octet-stream", *media_types) or media.partition("/")[0] in families
-    if not fits and "*" not in families:
-        of_files = (*media_types, "application/octet-stream") if file_input(model.spec) is not None else ()
+    table = media == CSV and file_input(model.spec) is None
+    if not fits and not table and "*" not in families:
+        of_files = (*media_types, "application/octet-stream") if file_input(model.spec) is not None else (CSV,)
         expected = ", ".join((*of_files, "multipart/form-data")) + f" or {JSON}"
         raise ServingError(Kind.MEDIA_TYPE, f"Content-Type: expected {expected}, got '{media[:80]}'")
-    if media != JSON:
+    if media != JSON and not table:
         body = await read_body(gateway, request, *smallest(settings, "max_body_bytes"))
         return _Payload(lambda: bytes(body.unpacked()), body.most, body.most)
     body = await read_body(gateway, request, *smallest(settings, "max_body_bytes", "max_json_bytes"))
-    return _Payload(lambda: members(body.unpacked(), gateway.limits), body.size, body.most)
+
+    def content() -> Content:
+        text = body.unpacked()
+        if table:
+            return csv_rows(model.spec, bytes(text), gateway.limits)
+        several = bytes(text[:_BEGINNING]).lstrip().startswith(b"[")
+        return json_rows(bytes(text), gateway.limits) if several else members(text, gateway.limits)
+
+    return _Payload(content, body.size, body.most)
 
 
 async def _form(gateway: Gateway, request: Request) -> _Payload:

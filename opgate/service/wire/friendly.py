@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.tensors import element, from_raw, view
 from opgate.service.wire import files
-from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
+from opgate.service.wire.json_tensors import JsonValue, from_text, members, read, write
 from opgate.service.wire.run_lengths import run_lengths
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
@@ -72,6 +74,53 @@ def with_query(
     return all_values
 
 
+def csv_rows(spec: ModelSpec, data: bytes, limits: Limits) -> list[dict[str, Value]]:
+    """Returns the values of each row of a CSV file, whose first line has the names of inputs. An empty cell is NaN for
+    an input of floats.
+
+    Raises ServingError: INVALID for a name that is no input, and for a row of another length; TOO_LARGE.
+    """
+    try:
+        names, *rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise invalid(f"the CSV can't be read: {error}") from None
+    if not names:
+        raise invalid("expected a line of names, and lines of values, got an empty CSV")
+    tensors = [_known(spec, name) for name in names]
+    found: list[dict[str, Value]] = []
+    for number, row in enumerate(rows, 2):
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise invalid(f"row {number} of the CSV has {len(row)} values, and its first row has {len(names)} names")
+        found.append({tensor.name: _cell(tensor, value) for tensor, value in zip(tensors, row, strict=True)})
+    _check_rows(len(found), limits)
+    return found
+
+
+def _cell(tensor: TensorSpec, value: str) -> Value:
+    if tensor.datatype.name == "BYTES":
+        return value.encode()
+    return "NaN" if not value and tensor.datatype.name.startswith(("FP", "BF")) else value
+
+
+def json_rows(data: bytes, limits: Limits) -> list[dict[str, Value]]:
+    """Returns the values of each object in a JSON array of objects. Raises ServingError (INVALID, TOO_LARGE)."""
+    try:
+        rows = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"the body is no JSON: {error}") from None
+    _check_rows(len(rows), limits)
+    if wrong := next((row for row in rows if not isinstance(row, dict)), None):
+        raise invalid(f"expected a JSON object, or an array of objects, got an array with {str(wrong)[:40]}")
+    return [dict(members(orjson.dumps(row), limits)) for row in rows]
+
+
+def _check_rows(count: int, limits: Limits) -> None:
+    if count > limits.max_tensors:
+        raise ServingError(Kind.TOO_LARGE, f"the request has {count} rows, the limit is {limits.max_tensors}")
+
+
 def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits) -> Request:
     """Returns a request of one row. Each value has the shape of the input without the batch dimension.
 
@@ -107,8 +156,7 @@ def rows_of(
         given = ", ".join(f"'{name}' {count} time{'s' * (count != 1)}" for name, count in counts.items())
         raise invalid(f"inputs must be given equally often, got {given}")
     count = next(iter(counts.values()))
-    if count > limits.max_tensors:
-        raise ServingError(Kind.TOO_LARGE, f"the request has {count} rows, the limit is {limits.max_tensors}")
+    _check_rows(count, limits)
     shared = {name: _array(spec.inputs[name], value, limits) for name, value in once.items()}
     return [shared | {name: rows[i] for name, rows in several.items()} for i in range(count)]
 
