@@ -50,6 +50,9 @@ def attach(
     turn_pre: Annotated[
         str, typer.Option(help='Words for the pre-processing of --turn: "height:48 widest:192 bucket:0 bgr half".')
     ] = "",
+    state: Annotated[
+        str, typer.Option(help="The input and the output of a state, input=output; several have commas between them.")
+    ] = "",
     library: Annotated[
         Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
     ] = None,
@@ -85,7 +88,20 @@ def attach(
         call = function_of(like) if like else None  # a mistake in it is found before anything is run
         attached = made(
             Wish(
-                model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre, turn, turn_pre
+                model,
+                pre,
+                post,
+                labels,
+                input_,
+                max_batch_size,
+                (ops,),
+                draw,
+                examples,
+                read,
+                read_pre,
+                turn,
+                turn_pre,
+                state,
             ),
             to.resolve().name,
         )

@@ -18,7 +18,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
-PRE, POST, READ, TURN = "pre/", "post/", "read/", "turn/"
+PRE, POST, READ, TURN, WINDOW = "pre/", "post/", "read/", "turn/", "window/"
 #: The status of each row before its settings are looked at.
 STATUS = f"{PRE}status"
 _TYPES = {
@@ -62,9 +62,10 @@ def free_name(name: str) -> str:
     """Returns the name itself, or another if a served model has a tensor of that name."""
     taken = (
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
+        "start", "end", "samples",
         "score", "value", "masks", "mask_geometry", "quads", "texts", *settings.NAMES,
     )  # fmt: skip
-    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ, TURN)) else name
+    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ, TURN, WINDOW)) else name
 
 
 def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:

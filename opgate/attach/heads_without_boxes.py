@@ -19,7 +19,7 @@ from opgate.attach.report import AttachError
 def _flat(nodes: Nodes, head: Head) -> tuple[str, Output, int]:
     """Returns an output [n, c] or [n, c, 1, 1] as [n, c], and c."""
     output = head.output(lambda output: len(output.shape) in (2, 4), "one output [n, c]")
-    _check_floats(head, output)
+    check_floats(head, output)
     x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
     if len(output.shape) == 2:
         return head.rows(nodes, x, 2), output, output.shape[1]
@@ -29,7 +29,7 @@ def _flat(nodes: Nodes, head: Head) -> tuple[str, Output, int]:
     return head.rows(nodes, flat, 2), output, output.shape[1]
 
 
-def _check_floats(head: Head, output: Output) -> None:
+def check_floats(head: Head, output: Output) -> None:
     """Raises AttachError if an output has integers."""
     if output.value.dtype.kind in "iub":
         raise AttachError(f"--post: {head.post.kind} needs scores, and {output} has integers ({output.dtype})")
@@ -39,19 +39,24 @@ def scores(nodes: Nodes, head: Head) -> tuple[str, int, str]:
     """Returns the scores of a classifier [n, c], c, and what TopKLabels makes probabilities of them with. Raises
     AttachError."""
     x, output, classes = _flat(nodes, head)
-    activation = _activation(head, output, classes)
+    kind = activation(head, output, classes)
     if classes == 1 and head.labels is not None and len(head.labels) == 2:
-        return _two_classes(nodes, x, output, activation), 2, "none"
-    return x, classes, activation
+        return _two_classes(nodes, x, output, kind), 2, "none"
+    return x, classes, kind
 
 
 def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
         raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
-    x, classes, activation = scores(nodes, head)
+    x, classes, kind = scores(nodes, head)
+    return best(nodes, head, x, classes, kind), classes
+
+
+def best(nodes: Nodes, head: Head, x: str, classes: int, kind: str) -> Answers:
+    """Adds the best labels of scores x [n, classes], of which `kind`, that of TopKLabels, makes probabilities."""
     k = min(int(head.post.argument or LABELS), classes)
     most = min(max(head.post.most, k), classes)
-    nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=most, activation=activation)
+    nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=most, activation=kind)
     enough = _enough(nodes, head, "scores", [-1, 1])
     count = nodes.reduce("ReduceSum", nodes.cast(enough, TensorProto.INT32, "ones"), 1, "enough.count", keepdims=False)
     settings.add(nodes, settings.TOP_K, Setting(k, 1, most, whole=True))
@@ -63,7 +68,7 @@ def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         Answer("scores", "TYPE_FP32", (most,)),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
-    return Answers(outputs, [("label", "labels"), ("score", "scores")], "count"), classes
+    return Answers(outputs, [("label", "labels"), ("score", "scores")], "count")
 
 
 def _enough(nodes: Nodes, head: Head, scores: str, shape: Sequence[int]) -> str:
@@ -74,7 +79,7 @@ def _enough(nodes: Nodes, head: Head, scores: str, shape: Sequence[int]) -> str:
     return nodes.add("Not", [nodes.add("Less", [scores, least], "low")], "enough")
 
 
-def _activation(head: Head, output: Output, classes: int) -> str:
+def activation(head: Head, output: Output, classes: int) -> str:
     """Returns what makes probabilities of the scores of classes: what --post says, else what runs show."""
     stated = head.post.words & {"softmax", "sigmoid", "probabilities"}
     if stated:
@@ -146,7 +151,7 @@ def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     classes, (height, width) = shape[axis], shape[2:] if axis == 1 else shape[1:3]
     numbers = classes == 1 and output.value.dtype.kind in "iu"
     if not numbers:
-        _check_floats(head, output)
+        check_floats(head, output)
     if classes > 256:
         raise AttachError(f"--post: segment takes up to 256 classes, and the output has {classes}")
     x = output.name if numbers else nodes.float(output.name, output.dtype, "maps")
@@ -168,7 +173,7 @@ def _inside(nodes: Nodes, head: Head, output: Output, x: str) -> str:
     """Adds whether the probability of the one class is above the input `mask_threshold`. A logit is compared with that
     of the threshold."""
     level = nodes.reshape(settings.add(nodes, settings.MASK, Setting(head.post.threshold)), [-1, 1, 1, 1], "level")
-    if _activation(head, output, 1) == "sigmoid":
+    if activation(head, output, 1) == "sigmoid":
         other = nodes.add("Sub", [nodes.constant("one", 1.0), level], "level.other")
         level = nodes.add("Log", [nodes.add("Div", [level, other], "level.odds")], "level.logit")
     told = head.report.said if "threshold" in head.post.stated else head.report.default
@@ -180,7 +185,7 @@ def text(nodes: Nodes, head: Head, count: str) -> int:
     """Adds the `labels` and the `score` of a line, and how many labels are used, with the name `count`. Returns the
     number of classes. Raises AttachError."""
     output = head.output(lambda output: len(output.shape) == 3, "one output [n, steps, classes]")
-    _check_floats(head, output)
+    check_floats(head, output)
     x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
     classes = output.shape[2]
     if output.shape[0] > 1 and output.shape[1] == 1:
@@ -190,10 +195,10 @@ def text(nodes: Nodes, head: Head, count: str) -> int:
     if not 0 <= head.post.blank < classes:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
     stated = head.post.words & {"softmax", "probabilities"}
-    activation = "softmax" if "softmax" in stated or not (stated or are_probabilities(output.value)) else "none"
+    kind = "softmax" if "softmax" in stated or not (stated or are_probabilities(output.value)) else "none"
     told = head.report.said if stated else head.report.ran
-    told("scores", "probabilities" if activation == "none" else "logits")
-    attributes = {"blank": head.post.blank, "activation": activation}
+    told("scores", "probabilities" if kind == "none" else "logits")
+    attributes = {"blank": head.post.blank, "activation": kind}
     if head.post.beam:
         outputs = ["labels", count, f"{nodes.prefix}log_probability"]
         nodes.add_op("CTCBeamSearch", [x], outputs, "text", beam_width=head.post.beam, **attributes)
@@ -220,12 +225,12 @@ def regions(nodes: Nodes, head: Head, outputs: Sequence[str], score: str) -> Non
     """Adds the quads, scores and count of a text detector, with the names of `outputs`. `score` is the name of the
     input for the least score of a region. Raises AttachError."""
     output = head.output(lambda output: output.shape[1:2] == (1,), "one output [n, 1, h, w]")
-    _check_floats(head, output)
+    check_floats(head, output)
     if output.shape[2:] != head.size:
         height, width = head.size
         raise AttachError(f"--post: db needs a map of the size of the picture, {height} x {width}: got {output}")
     x = nodes.float(output.name, output.dtype, "map")
-    if _activation(head, output, 1) == "sigmoid":
+    if activation(head, output, 1) == "sigmoid":
         x = nodes.add("Sigmoid", [x], "probabilities")
     post = head.post
     level = settings.add(nodes, settings.MASK, Setting(post.threshold))
@@ -279,7 +284,7 @@ def _outputs(nodes: Nodes, head: Head) -> tuple[Answers, int]:
 def _value(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     """Answers with numbers: a record for each, with its label if there are labels."""
     output = head.output(lambda output: output.value.ndim in (1, 2), "one output [n] or [n, numbers]")
-    _check_floats(head, output)
+    check_floats(head, output)
     count = output.shape[1] if output.value.ndim == 2 else 1
     wide = nodes.float(output.name, output.dtype, "numbers")
     flat = head.rows(nodes, nodes.reshape(wide, [-1, count], "rows_of_numbers"), 2)

@@ -107,8 +107,13 @@ def of_config(text: str) -> list[str] | None:
         config = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return of_config_object(config) if isinstance(config, dict) else None
+
+
+def of_config_object(config: Mapping[str, object]) -> list[str] | None:
+    """Returns the labels in what a config.json of Hugging Face has, None if it has none."""
     for key in ("id2label", "label2id"):
-        if isinstance(config, dict) and isinstance(config.get(key), dict):
+        if isinstance(config.get(key), dict):
             return listed(json.dumps(config[key]))
     return None
 

@@ -120,16 +120,20 @@ def outputs(network: NetworkFile, feed: Feed, what: str) -> tuple[Output, ...]:
     )
 
 
-def open_batch(network: NetworkFile, feed: Feed, report: Report, axes: int = 1) -> tuple[NetworkFile, bool, str]:
+def open_batch(
+    network: NetworkFile, feed: Feed, report: Report, axes: int = 1, along: Mapping[str, int] = {}
+) -> tuple[NetworkFile, bool, str]:
     """Returns the network with an open batch, and true, if the ROWS rows of `feed` alone give what they give together.
-    Otherwise returns it as it is, false and why. Rows lie along the first axis of each input, and along one of the
-    first `axes` of each output."""
+    Otherwise returns it as it is, false and why. Rows lie along the first axis of each input, or along that in `along`
+    by its name, and along one of the first `axes` of each output."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     del model.graph.value_info[:]
     for value in model.graph.input:
         if value.name in feed:
-            value.type.tensor_type.shape.dim[0].dim_param = BATCH
+            dims = value.type.tensor_type.shape.dim
+            if dims:
+                dims[along.get(value.name, 0)].dim_param = BATCH
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     opened = with_model(network, model)
@@ -140,7 +144,7 @@ def open_batch(network: NetworkFile, feed: Feed, report: Report, axes: int = 1) 
         def run(rows: Feed) -> dict[str, Array]:
             return dict(zip(names, running.run(names, dict(rows)), strict=True))
 
-        alone = [run({name: array[i : i + 1] for name, array in feed.items()}) for i in range(ROWS)]
+        alone = [run({name: array.take([i], along.get(name, 0)) for name, array in feed.items()}) for i in range(ROWS)]
         rows = compared(run(feed), alone, axes)
     except SessionError as error:
         return _closed(network, f"ONNX Runtime doesn't load it with an open batch: {str(error)[:200]}", report)

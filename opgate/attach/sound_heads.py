@@ -1,0 +1,153 @@
+"""The nodes behind networks that hear: speech, labels, vectors, text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from opgate.attach import heads_without_boxes, settings
+from opgate.attach.facts import Output
+from opgate.attach.head import Head
+from opgate.attach.nodes import Nodes, Setting
+from opgate.attach.post import ANY, Answer, Answers
+from opgate.attach.report import AttachError
+from opgate.attach.sound_words import Sound
+from opgate.attach.windows import COUNTS
+
+#: The heads that go with a sound.
+HEADS = ("speech", "classify", "embed", "ctc", "value", "outputs")
+
+
+def usual(outputs: Sequence[Output], sound: Sound) -> str:
+    """Returns the head that the outputs tell."""
+    if len(outputs) != 1:
+        return "outputs"
+    (output,) = outputs
+    if sound.window and output.value.size == 1:
+        return "speech"
+    return "classify" if output.value.ndim == 2 else "outputs"
+
+
+def scaled(nodes: Nodes, samples: str, length: str, scale: str) -> str:
+    """Adds samples f32 [n, t] with a mean of 0 and a deviation of 1, as Wav2Vec2FeatureExtractor makes them, or with a
+    greatest magnitude of 1. What is behind the `length` of a row stays 0."""
+    if scale == "peak":
+        greatest = nodes.reduce("ReduceMax", nodes.add("Abs", [samples], "abs"), 1, "greatest")
+        return nodes.add(
+            "Div", [samples, nodes.add("Max", [greatest, nodes.constant("least", 1e-10)], "peak")], "scaled"
+        )
+    count = nodes.reshape(nodes.cast(length, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
+    count = nodes.add("Max", [count, nodes.constant("one", 1.0)], "count.least")
+    there = mask(nodes, samples, length)
+    mean = nodes.add("Div", [nodes.reduce("ReduceSum", samples, 1, "sum"), count], "mean")
+    centred = nodes.add("Mul", [nodes.add("Sub", [samples, mean], "moved"), there], "centred")
+    squares = nodes.add("Mul", [centred, centred], "squares")
+    variance = nodes.add("Div", [nodes.reduce("ReduceSum", squares, 1, "squares.sum"), count], "variance")
+    deviation = nodes.add(
+        "Sqrt", [nodes.add("Add", [variance, nodes.constant("tiny", 1e-7)], "variance.up")], "deviation"
+    )
+    return nodes.add("Div", [centred, deviation], "scaled")
+
+
+def mask(nodes: Nodes, x: str, length: str) -> str:
+    """Adds f32 [n, t]: 1 for the first `length` i32 [n] entries of each row along the second axis of x, else 0."""
+    size = nodes.reshape(nodes.slice(nodes.add("Shape", [x], "mask.shape"), 0, 1, 2, "mask.size"), [], "mask.scalar")
+    zero, one = nodes.constant("zero", 0, np.int64), nodes.constant("one", 1, np.int64)
+    places = nodes.add("Range", [zero, size, one], "mask.places")
+    ends = nodes.reshape(nodes.cast(length, TensorProto.INT64, "mask.length"), [-1, 1], "mask.ends")
+    return nodes.cast(nodes.add("Less", [places, ends], "mask.there"), TensorProto.FLOAT, "mask")
+
+
+def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, int]:
+    """Adds the nodes behind a network that hears. `length` i32 [n] has the samples of each row. Returns the answers and
+    the number of classes, 0 without any. Raises AttachError."""
+    if head.post.kind == "speech":
+        return _speech(nodes, head, sound, length), 0
+    if sound.window and head.post.kind in ("classify", "embed"):
+        return _pooled(nodes, head)
+    if sound.window and head.post.kind == "outputs":
+        answers, classes = heads_without_boxes.add(nodes, head)
+        answers.outputs = [_each_window(answer) for answer in answers.outputs]
+        nodes.add("Identity", [COUNTS], "windows", to="count")
+        answers.outputs.append(Answer("count", "TYPE_INT32", (1,), scalar=True))
+        return answers, classes
+    if sound.window and head.post.kind != "outputs":
+        raise AttachError(
+            f"--post: {head.post.kind} doesn't go with windows: expected speech, classify, embed or outputs"
+        )
+    return heads_without_boxes.add(nodes, head)
+
+
+def _each_window(answer: Answer) -> Answer:
+    return Answer(answer.name, answer.datatype, (-1, *answer.dims[1:]))
+
+
+def _speech(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
+    """Adds the stretches of speech: when each starts and ends, in seconds, and its mean probability."""
+    if not sound.window:
+        raise AttachError("--post: speech needs a probability for each window: say its samples, such as pcm:16000,512")
+    output = head.output(lambda output: output.value.size == 1, "one output with a number for each window")
+    heads_without_boxes.check_floats(head, output)
+    x = nodes.float(output.name, output.dtype, "scores")
+    if heads_without_boxes.activation(head, output, 1) == "sigmoid":
+        x = nodes.add("Sigmoid", [x], "probabilities")
+    x = head.rows(nodes, x, output.value.ndim)
+    windows = nodes.reshape(x, [0, -1], "each_window")
+    level = settings.add(nodes, settings.SCORE, Setting(head.post.score))
+    told = head.report.said if "score" in head.post.stated else head.report.default
+    told("score threshold", f"{head.post.score:g}", f"from which speech begins; {ANY}")
+    attributes = {
+        "step": sound.hop,
+        "rate": sound.rate,
+        "max_segments": head.post.most,
+        "hysteresis": head.post.hysteresis,
+        "min_speech_ms": head.post.min_speech_ms,
+        "min_silence_ms": head.post.min_silence_ms,
+        "pad_ms": head.post.pad_ms,
+    }
+    for word, subject, value in (
+        ("hysteresis", "hysteresis", f"{head.post.hysteresis:g}"),
+        ("min-speech", "shortest speech", f"{head.post.min_speech_ms} ms"),
+        ("min-silence", "shortest silence", f"{head.post.min_silence_ms} ms"),
+        ("pad", "pad", f"{head.post.pad_ms} ms at both sides"),
+        ("max", "segments at most", f"{head.post.most}"),
+    ):
+        (head.report.said if word in head.post.stated else head.report.default)(subject, value)
+    inputs = [windows, length, settings.each_picture(nodes, level)]
+    nodes.add_op("SpeechSegments", inputs, [f"{nodes.prefix}segments", "scores", "count"], "segments", **attributes)
+    for place, name in enumerate(("start", "end")):
+        part = nodes.slice(f"{nodes.prefix}segments", 2, place, place + 1, name)
+        nodes.reshape(part, [0, head.post.most], f"{name}.flat", to=name)
+    outputs = [
+        Answer("start", "TYPE_FP32", (head.post.most,)),
+        Answer("end", "TYPE_FP32", (head.post.most,)),
+        Answer("scores", "TYPE_FP32", (head.post.most,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    return Answers(outputs, [("start", "start"), ("end", "end"), ("score", "scores")], "count")
+
+
+def _pooled(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    """Adds the mean over the windows of each row, and the nodes of a classifier or of a vector behind it."""
+    output = head.output(lambda output: output.value.ndim >= 3, "one output with numbers for each window")
+    heads_without_boxes.check_floats(head, output)
+    classes = output.shape[-1]
+    x = head.rows(nodes, nodes.float(output.name, output.dtype, "each"), output.value.ndim)
+    if head.post.kind == "classify":
+        kind = heads_without_boxes.activation(head, output, classes)
+        if kind != "none":
+            x = nodes.add("Sigmoid", [x], "sure") if kind == "sigmoid" else nodes.softmax(x, output.value.ndim, "sure")
+    if output.value.ndim > 3:  # frames of a window
+        flat = nodes.reshape(x, [0, 0, -1, classes], "frames")
+        x = nodes.reduce("ReduceMean", flat, 2, "frames.mean", keepdims=False)
+    there = nodes.reshape(mask(nodes, x, COUNTS), [0, 0, 1], "there")
+    total = nodes.reduce("ReduceSum", nodes.add("Mul", [x, there], "used"), 1, "sum", keepdims=False)
+    count = nodes.reshape(nodes.cast(COUNTS, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
+    mean = nodes.add("Div", [total, count], "mean")
+    head.report.default("windows", "the mean over the windows of a sound")
+    if head.post.kind == "embed":
+        heads_without_boxes.vector(nodes, head, mean, classes)
+        return Answers([Answer("embedding", "TYPE_FP32", (classes,))]), 0
+    return heads_without_boxes.best(nodes, head, mean, classes, "none"), classes

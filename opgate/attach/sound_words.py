@@ -1,0 +1,73 @@
+"""The words of --pre for sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opgate.attach import words
+from opgate.attach.report import AttachError
+
+#: How many seconds a sound has at most, if nobody says it.
+LONGEST = 600
+#: What the numbers of the samples become, by the word that says it.
+SCALES = ("standard", "peak")
+WITH_ARGUMENT: Mapping[str, words.Reader] = {
+    "pcm": words.wholes((1, 2), "16000 or 16000,512 (samples a second, and those of a window)"),
+    "hop": words.whole(1, 1 << 26),
+    "context": words.whole(1, 1 << 26),
+    "lead": words.whole(1, 1 << 26),
+    "seconds": words.number(0.001, 3600),
+    "longest": words.number(0.001, 4 * 3600),
+    "gain": words.number(1e-6, 1e6),
+}
+ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """How a sound becomes the input of a network.
+
+    It has `rate` samples a second. Each window has `window` samples, which begin `hop` behind those of the one before,
+    and `context` samples before them; without a window, 0, the sound is one. `lead` zeros stand before the sound.
+    `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
+    `first` takes the first channel in place of the mean of all. Samples are multiplied by `gain`; `scale` is "",
+    "standard" for a mean of 0 and a deviation of 1, or "peak" for a greatest magnitude of 1.
+    """
+
+    rate: int
+    window: int = 0
+    hop: int = 0
+    context: int = 0
+    lead: int = 0
+    seconds: float = 0
+    longest: float = LONGEST
+    first: bool = False
+    gain: float = 1
+    scale: str = ""
+
+    @property
+    def most(self) -> int:
+        """How many samples a file has at most."""
+        return round(self.longest * self.rate)
+
+    @property
+    def fixed(self) -> int:
+        """How many samples each sound is cut or padded to, 0 if it keeps its length."""
+        return round(self.seconds * self.rate)
+
+
+def read(text: str) -> tuple[Sound, dict[str, Any]]:
+    """Returns what the words of --pre say, and their values by what they decide. Raises AttachError."""
+    said = words.read(text, WITH_ARGUMENT, ALONE)
+    if "pcm" not in said:
+        raise AttachError("--pre: expected pcm: with the samples a second, such as pcm:16000")
+    rate, *window = said["pcm"]
+    if not 1000 <= rate <= 1 << 20:
+        raise AttachError(f"--pre: expected 1000 to {1 << 20} samples a second, got pcm:{rate}")
+    plain = {key: said[key] for key in ("hop", "context", "lead", "seconds", "longest", "gain", "scale") if key in said}
+    sound = Sound(rate, window=window[0] if window else 0, first="channels" in said, **plain)
+    if sound.seconds and window:
+        raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
+    return sound, said
