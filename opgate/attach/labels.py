@@ -18,7 +18,10 @@ _WITHOUT = {
     "speech": "speech has no labels",
     "embed": "embed answers with a vector, which has no labels",
 }
+_SCALE = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
 _FACES = ("blazeface", "scrfd")
+#: The names of MIDI's 128 notes.
+_NOTES = [f"{_SCALE[number % 12]}{number // 12 - 1}" for number in range(128)]
 
 
 def read(
@@ -50,6 +53,9 @@ def read(
             return list(beside[1])
         if said:
             raise AttachError(f"{option}: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
+        if kind == "notes":
+            report.default("labels", "C-1 to G9", "MIDI's 128 notes")
+            return list(_NOTES)
         if kind in _FACES:
             report.default("labels", "face", f"what {kind} finds")
             return ["face"]

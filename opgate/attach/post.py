@@ -38,6 +38,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     "blazeface": {"nms": "weighted"},
     "db": {"threshold": 0.3, "score": 0.6, "most": 1000},
     "speech": {"score": 0.5, "most": 1000},
+    "notes": {"score": 0.5, "most": 2000, "threshold": 0.3},
 }
 #: How many labels an answer of a classifier has, if nobody says it.
 LABELS = 5
@@ -49,7 +50,7 @@ _WIDEST_BEAM = 1000
 ANY = "a request may say 0 to 1"
 #: The heads of pictures, and all.
 PICTURES = (*_DETECTORS, "classify", "value", "embed", "segment", "ctc", "db")
-_KINDS = (*PICTURES, "outputs", "speech", "spans")
+_KINDS = (*PICTURES, "outputs", "speech", "spans", "notes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Post:
     with commas, all if it is empty. `threshold` is the probability above which a pixel is inside, `unclip` that of
     DBPostprocess, `text` the least score of a text that is read, and `turn` that above which a line is turned. `beam`
     is the width of CTC's beam, 0 for the best class of each step. `hysteresis`, `min_speech_ms`, `min_silence_ms` and
-    `pad_ms` are those of SpeechSegments. `stated` are the names of the words with an argument
+    `pad_ms` are those of SpeechSegments, `onsets` and `frames` the outputs that NoteEvents takes, and `shortest` is how
+    many frames no note has. `stated` are the names of the words with an argument
     in --post, `words` are the flags: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
     background-last, dilate.
     """
@@ -86,6 +88,9 @@ class Post:
     min_speech_ms: int = 250
     min_silence_ms: int = 100
     pad_ms: int = 30
+    onsets: str = ""
+    frames: str = ""
+    shortest: int = 11
     words: frozenset[str] = frozenset()
     stated: frozenset[str] = frozenset()
 
@@ -174,6 +179,9 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
     "text": lambda text: {"text": _number("text", text)},
     "turn": lambda text: {"turn": _number("turn", text)},
+    "onsets": lambda text: {"onsets": text},
+    "frames": lambda text: {"frames": text},
+    "shortest": lambda text: {"shortest": _count("shortest", text)},
     "hysteresis": lambda text: {"hysteresis": _number("hysteresis", text)},
     "min-speech": lambda text: {"min_speech_ms": _milliseconds("min-speech", text)},
     "min-silence": lambda text: {"min_silence_ms": _milliseconds("min-silence", text)},
@@ -215,6 +223,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "outputs": ("output",),
     "value": ("output",),
     "speech": ("output", "score", "max", "hysteresis", "min-speech", "min-silence", "pad"),
+    "notes": ("onsets", "frames", "score", "threshold", "max", "shortest"),
     "spans": ("output", "score", "max", "softmax", "probabilities"),
     "segment": ("output", "threshold", "sigmoid", "probabilities"),
     "ctc": ("output", "score", "blank", "beam", "softmax", "probabilities"),

@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from opgate.attach import heads_without_boxes, settings
 from opgate.attach.facts import Output
+from opgate.attach.graph import WINDOW
 from opgate.attach.head import Head
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers
@@ -17,7 +18,7 @@ from opgate.attach.sound_words import Sound
 from opgate.attach.windows import COUNTS
 
 #: The heads that go with a sound.
-HEADS = ("speech", "classify", "embed", "ctc", "value", "outputs")
+HEADS = ("speech", "notes", "classify", "embed", "ctc", "value", "outputs")
 
 
 def usual(outputs: Sequence[Output], sound: Sound) -> str:
@@ -65,6 +66,8 @@ def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, i
     the number of classes, 0 without any. Raises AttachError."""
     if head.post.kind == "speech":
         return _speech(nodes, head, sound, length), 0
+    if head.post.kind == "notes":
+        return _notes(nodes, head, sound, length), 128
     if sound.window and head.post.kind in ("classify", "embed"):
         return _pooled(nodes, head)
     if sound.window and head.post.kind == "outputs":
@@ -127,6 +130,104 @@ def _speech(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
     return Answers(outputs, [("start", "start"), ("end", "end"), ("score", "scores")], "count")
+
+
+def _joined(nodes: Nodes, head: Head, output: Output, sound: Sound) -> tuple[str, int]:
+    """Adds the frames of all windows, f32 [n, frames, k], of an output [n, windows, frames, k] without those that
+    `trim` leaves out. Returns them and how many each window has."""
+    x = head.rows(nodes, nodes.float(output.name, output.dtype, "each"), 4)
+    count = output.shape[2] - 2 * sound.trim
+    if count < 1:
+        raise AttachError(f"--pre: trim:{sound.trim} leaves none of the {output.shape[2]} frames of a window")
+    if sound.trim:
+        x = nodes.slice(x, 2, sound.trim, sound.trim + count, "trimmed")
+    return nodes.reshape(x, [0, -1, output.shape[3]], "frames"), count
+
+
+def _two_outputs(head: Head) -> tuple[Output, Output]:
+    """Returns the outputs of onsets and of frames: what --post says, else the one that is smaller for a sound of tones.
+    Raises AttachError."""
+    named = {output.name.removeprefix(WINDOW): output for output in head.outputs if output.value.ndim == 4}
+    said = {"onsets": head.post.onsets, "frames": head.post.frames}
+    for word, name in said.items():
+        if name and name not in named:
+            raise AttachError(f"--post: {word}:{name}: expected one of {', '.join(named)}")
+    if all(said.values()):
+        return named[said["onsets"]], named[said["frames"]]
+    shapes = [output.shape for output in named.values()]
+    pair = [name for name, output in named.items() if shapes.count(output.shape) == 2]
+    if len(pair) != 2:
+        raise AttachError(
+            f"--post: notes needs onsets and frames, two outputs [n, frames, pitches] of one shape: say which of "
+            f"{', '.join(named)} are onsets:NAME and frames:NAME"
+        )
+    loudness = {name: float([*head.others(f"{WINDOW}{name}")][-1].mean()) for name in pair}  # the last is a tone
+    onsets, frames = sorted(pair, key=lambda name: loudness[name])
+    head.report.ran("onsets", onsets, f"smaller than {frames} for a tone; onsets:{frames} says otherwise")
+    return named[onsets], named[frames]
+
+
+def _notes(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
+    """Adds notes: when each starts and ends, in seconds, its pitch and its mean amplitude."""
+    if not sound.window:
+        raise AttachError("--post: notes needs windows: say their samples, such as pcm:22050,43844")
+    onsets, frames = _two_outputs(head)
+    begun, each = _joined(nodes, head, onsets, sound)
+    sounding, _ = _joined(nodes, head, frames, sound)
+    pitches = frames.shape[3]
+    lowest = 21 if pitches == 88 else 0
+    if lowest + pitches > 128:
+        raise AttachError(f"--post: notes takes up to 128 pitches, and {frames} has {pitches}")
+    whole = nodes.cast(length, TensorProto.DOUBLE, "length.wide")
+    rate = nodes.constant("frames_a_sample", each / sound.hop, np.float64)
+    used = nodes.cast(nodes.add("Mul", [whole, rate], "frames.used"), TensorProto.INT32, "frames.whole")
+    there = nodes.slice(nodes.add("Shape", [begun], "frames.shape"), 0, 1, 2, "frames.there")
+    used = nodes.add("Min", [used, nodes.cast(there, TensorProto.INT32, "frames.most")], "frames.held")
+    level = settings.add(nodes, settings.SCORE, Setting(head.post.score))
+    told = head.report.said if "score" in head.post.stated else head.report.default
+    told("score threshold", f"{head.post.score:g}", f"of an onset; {ANY}")
+    for word, subject, value in (
+        ("threshold", "frame threshold", f"{head.post.threshold:g}"),
+        ("shortest", "shortest note", f"more than {head.post.shortest} frames"),
+        ("max", "notes at most", f"{head.post.most}"),
+    ):
+        (head.report.said if word in head.post.stated else head.report.default)(subject, value)
+    made = {name: f"{nodes.prefix}{name}" for name in ("begin", "end", "pitch")}
+    inputs = [begun, sounding, used, settings.each_picture(nodes, level)]
+    attributes = {
+        "max_notes": head.post.most,
+        "frame_threshold": head.post.threshold,
+        "min_frames": head.post.shortest,
+    }
+    nodes.add_op("NoteEvents", inputs, [*made.values(), "scores", "count"], "notes", **attributes)
+    for name, to in (("begin", "start"), ("end", "end")):
+        _seconds(nodes, made[name], each, onsets, sound, to)
+    nodes.add("Add", [made["pitch"], nodes.constant("lowest", lowest, np.int32)], "midi", to="labels")
+    nodes.add("Identity", ["labels"], "pitch.midi", to="pitch")
+    most = head.post.most
+    outputs = [
+        *(Answer(name, "TYPE_FP32", (most,)) for name in ("start", "end", "scores")),
+        Answer("labels", "TYPE_INT32", (most,), labels=True),
+        Answer("pitch", "TYPE_INT32", (most,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    fields = [("start", "start"), ("end", "end"), ("note", "labels"), ("pitch", "pitch"), ("score", "scores")]
+    return Answers(outputs, fields, "count")
+
+
+def _seconds(nodes: Nodes, frame: str, each: int, output: Output, sound: Sound, to: str) -> None:
+    """Adds when frames i32 [n, k] begin, in seconds. Each window has `each` frames behind those that are trimmed."""
+    count = nodes.constant("frames_of_a_window", each, np.int32)
+    window = nodes.add("Div", [frame, count], f"{to}.window")
+    inside = nodes.add("Sub", [frame, nodes.add("Mul", [window, count], f"{to}.before")], f"{to}.inside")
+    step = sound.lead / sound.trim if sound.lead and sound.trim else sound.window / output.shape[2]
+    parts = []
+    for x, scale in ((window, sound.hop), (inside, step)):
+        wide = nodes.cast(x, TensorProto.FLOAT, f"{to}.f32")
+        parts.append(nodes.add("Mul", [wide, nodes.constant(f"{to}.scale", scale / sound.rate)], f"{to}.scaled"))
+    offset = nodes.constant(f"{to}.offset", (sound.trim * step - sound.lead) / sound.rate)
+    moved = nodes.add("Add", [nodes.add("Add", parts, f"{to}.sum"), offset], f"{to}.moved")
+    nodes.add("Max", [moved, nodes.constant("begin", 0.0)], f"{to}.held", to=to)
 
 
 def _pooled(nodes: Nodes, head: Head) -> tuple[Answers, int]:

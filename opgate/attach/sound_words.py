@@ -18,19 +18,24 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "hop": words.whole(1, 1 << 26),
     "context": words.whole(1, 1 << 26),
     "lead": words.whole(1, 1 << 26),
+    "trim": words.whole(1, 1 << 16),
     "seconds": words.number(0.001, 3600),
     "longest": words.number(0.001, 4 * 3600),
     "gain": words.number(1e-6, 1e6),
 }
-ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale"}
+ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale", "together": "windows"}
+#: How a word for a resampler is called in AudioPreprocess.
+RESAMPLERS = {"kaiser": "kaiser", "sinc": "sinc_interp_hann", "soxr": "soxr_hq"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
     """How a sound becomes the input of a network.
 
-    It has `rate` samples a second. Each window has `window` samples, which begin `hop` behind those of the one before,
-    and `context` samples before them; without a window, 0, the sound is one. `lead` zeros stand before the sound.
+    It has `rate` samples a second. Each window has `window` samples, `hop` behind those of the one before, and
+    `context` samples before them; without a window, 0, the sound is one. `lead` zeros stand before the sound. `trim`
+    frames are left out at both ends of what the network gives for a window, so that windows that overlap join.
+    `together` runs all windows of a sound at once. `resampler` is that of AudioPreprocess, its default if it is empty.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
     `first` takes the first channel in place of the mean of all. Samples are multiplied by `gain`; `scale` is "",
     "standard" for a mean of 0 and a deviation of 1, or "peak" for a greatest magnitude of 1.
@@ -41,10 +46,13 @@ class Sound:
     hop: int = 0
     context: int = 0
     lead: int = 0
+    trim: int = 0
     seconds: float = 0
     longest: float = LONGEST
     first: bool = False
     gain: float = 1
+    together: bool = False
+    resampler: str = ""
     scale: str = ""
 
     @property
@@ -60,14 +68,21 @@ class Sound:
 
 def read(text: str) -> tuple[Sound, dict[str, Any]]:
     """Returns what the words of --pre say, and their values by what they decide. Raises AttachError."""
-    said = words.read(text, WITH_ARGUMENT, ALONE)
+    said = words.read(text, WITH_ARGUMENT, {**ALONE, **dict.fromkeys(RESAMPLERS, "resampler")})
     if "pcm" not in said:
         raise AttachError("--pre: expected pcm: with the samples a second, such as pcm:16000")
     rate, *window = said["pcm"]
     if not 1000 <= rate <= 1 << 20:
-        raise AttachError(f"--pre: expected 1000 to {1 << 20} samples a second, got pcm:{rate}")
-    plain = {key: said[key] for key in ("hop", "context", "lead", "seconds", "longest", "gain", "scale") if key in said}
-    sound = Sound(rate, window=window[0] if window else 0, first="channels" in said, **plain)
+        raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
+    same = ("hop", "context", "lead", "trim", "seconds", "longest", "gain", "scale")
+    sound = Sound(
+        rate,
+        window=window[0] if window else 0,
+        first="channels" in said,
+        together="windows" in said,
+        resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
+        **{key: said[key] for key in same if key in said},
+    )
     if sound.seconds and window:
         raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
     return sound, said

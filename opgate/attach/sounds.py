@@ -41,6 +41,8 @@ MEDIA_TYPES = "audio/wav,audio/flac,audio/mpeg,audio/ogg,audio/opus,audio/aiff"
 _MAX_BATCH_SIZE = 8
 #: What inputs for the sample rate are called.
 _RATES = ("sr", "rate", "sample_rate", "sampling_rate", "samplerate", "fs")
+#: The rate and the window of basic-pitch, the half of the samples that its windows share, and their frames.
+_BASIC_PITCH, _OVERLAP, _TRIM = (22_050, 43_844), 3840, 15
 #: The samples before each window that silero-vad puts there, by the samples of a window.
 _SILERO = {512: 64, 256: 32}
 
@@ -68,12 +70,17 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     stated = labels.read(wish.labels or own, network.metadata, head_post.kind, report, beside=_labels_beside(network))
     axes = {state.input: state.axis for state in states}
     opened, batched, why = network_file.open_batch(network, feed(ROWS, 0), report, 2, axes)
+    if sound.together and (states or not batched):
+        raise AttachError(f"--pre: together: the windows run one after the other: {why or 'they hand a state on'}")
     alone = not sound.window and not sound.fixed and not lengths
     before, after = (Nodes(graph.opset_of(network.model), prefix) for prefix in (graph.PRE, graph.POST))
     _add(before, sound)
     if sound.window:
         windows.pad(before, sound, PCM, LENGTH)
-        model, heard = windows.scanned(opened, wave, sound, states, found)
+        if sound.together:
+            model, heard = windows.at_once(opened, wave, sound, found)
+        else:
+            model, heard = windows.scanned(opened, wave, sound, states, found)
     else:
         wave.add(before, PCM)
         if lengths:
@@ -193,17 +200,12 @@ def _settled(
     elif window:
         report.said("window", f"{window} samples")
     if not window:
-        for word in ("hop", "context", "lead"):
+        for word in ("hop", "context", "lead", "trim"):
             if word in said:
                 raise AttachError(f"--pre: {word}: goes with a window, such as pcm:16000,512")
         report.default("sound", f"{sound.seconds:g} seconds" if sound.fixed else "as long as the file")
         return sound
-    sound = replace(sound, window=window, hop=sound.hop or window)
-    if not sound.context and _is_silero(network, states) and window in _SILERO:
-        sound = replace(sound, context=_SILERO[window])
-        report.default("context", f"{sound.context} samples", "what the package silero-vad puts before each window")
-    elif "context" in said:
-        report.said("context", f"{sound.context} samples before each window")
+    sound = _known(replace(sound, window=window, hop=sound.hop or window), said, network, states, report)
     if sound.hop > sound.window:
         raise AttachError(f"--pre: windows of {window} samples with a hop of {sound.hop} would leave samples out")
     if size not in (None, sound.window + sound.context):
@@ -211,9 +213,35 @@ def _settled(
             f"--pre: a window of {window} samples and a context of {sound.context} are "
             f"{sound.window + sound.context}, and the network takes {size}"
         )
+    stated = {
+        "context": f"{sound.context} samples before each window",
+        "lead": f"{sound.lead} zeros before the sound",
+        "trim": f"{sound.trim} frames of a window",
+    }
+    for word in sorted(stated.keys() & said.keys()):
+        report.said(word, stated[word])
     (report.said if "hop" in said else report.default)("hop", f"{sound.hop} samples")
+    if sound.together:
+        report.said("windows", "all of a sound at once", "which takes memory for all of them")
+    elif not states:
+        report.default("windows", "one after the other", "the word together runs all of a sound at once")
     for state in states:
         report.said("state", f"{state.input} = {state.output}", "zeros before the first window")
+    return sound
+
+
+def _known(
+    sound: Sound, said: dict[str, object], network: NetworkFile, states: Sequence[State], report: Report
+) -> Sound:
+    """Returns the sound with what the packages of two networks do, unless --pre says otherwise, and reports it."""
+    if "context" not in said and _is_silero(network, states) and sound.window in _SILERO:
+        report.default(
+            "context", f"{_SILERO[sound.window]} samples", "what the package silero-vad puts before a window"
+        )
+        return replace(sound, context=_SILERO[sound.window])
+    if (sound.rate, sound.window) == _BASIC_PITCH and not {"hop", "lead", "trim"} & said.keys():
+        report.default("overlap", f"{2 * _OVERLAP} samples, {_TRIM} frames at both ends", "as the package basic-pitch")
+        return replace(sound, hop=sound.window - 2 * _OVERLAP, lead=_OVERLAP, trim=_TRIM)
     return sound
 
 
@@ -261,7 +289,10 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     attributes: dict[str, int | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
     if sound.first:
         attributes["channel"] = "first"
-    nodes.add_op("AudioPreprocess", ["data", "ends"], [pcm, length, graph.STATUS], "sound", **attributes)
+    if sound.resampler:
+        attributes["resampler"] = sound.resampler
+    outputs = [pcm, length, f"{nodes.prefix}rate", graph.STATUS]
+    nodes.add_op("AudioPreprocess", ["data", "ends"], outputs, "sound", **attributes)
     if not changes:
         return
     if sound.scale:

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from opgate.attach.facts import Output
-from opgate.attach.graph import PRE, WINDOW
+from opgate.attach.graph import PRE, WINDOW, opset_of
 from opgate.attach.network_file import NetworkFile
 from opgate.attach.nodes import Nodes
 from opgate.attach.sound_words import Sound
@@ -115,7 +115,7 @@ def scanned(
     """Returns a model whose only node runs the network over the windows of _PADDED, from the nodes of `pad`, and its
     outputs. Each has an axis for the windows behind that of the rows, and is called as that of the network behind
     WINDOW."""
-    opset = max(opset.version for opset in network.model.opset_import if opset.domain in ("", "ai.onnx"))
+    opset = opset_of(network.model)
     first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
     start = f"{WINDOW}start"
     begin = first.reshape(start, [1], "begin")
@@ -159,6 +159,32 @@ def scanned(
     del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
     model.graph.node.extend(around.nodes)
     model.graph.initializer.extend(around.constants.values())
+    return model, found
+
+
+def at_once(
+    network: NetworkFile, wave: Wave, sound: Sound, outputs: Sequence[Output]
+) -> tuple[onnx.ModelProto, list[Output]]:
+    """Returns a model that runs the network once over all windows of _PADDED, and its outputs, as `scanned` does."""
+    opset = opset_of(network.model)
+    first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
+    starts = _unsqueezed(first, _STARTS, 1)
+    inside = first.ints("inside", list(range(sound.context + sound.window)))
+    places = first.add("Add", [starts, inside], "places")
+    each = first.add("Gather", [_PADDED, places], "each", axis=1)
+    wave.add(first, first.reshape(each, [-1, sound.context + sound.window], "rows"))
+    counts = last.slice(last.add("Shape", [each], "shape"), 0, 0, 2, "counts")
+    found = []
+    for output in outputs:
+        parts = [counts, last.ints("sizes", list(output.shape[1:]))]
+        shape = last.add("Concat", parts, "sizes", axis=0)
+        last.add("Reshape", [output.name, shape], "rows", to=f"{WINDOW}{output.name}")
+        found.append(replace(output, name=f"{WINDOW}{output.name}", value=output.value[:, None]))
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
+    del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
+    model.graph.node.extend([*first.nodes, *network.model.graph.node, *last.nodes])
+    model.graph.initializer.extend([*first.constants.values(), *last.constants.values()])
     return model, found
 
 
