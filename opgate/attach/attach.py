@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opgate.attach import any_file, network_file, pictures, sounds, tables
+from opgate.attach import any_file, network_file, pictures, sounds, tables, texts
 from opgate.attach.attached import Attached
 from opgate.attach.network_file import NetworkFile
 from opgate.attach.report import Report
@@ -20,7 +20,7 @@ class _Kind(Protocol):
     def attach(self, wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached: ...
 
 
-_OTHERS: tuple[_Kind, ...] = (sounds, any_file, tables)
+_OTHERS: tuple[_Kind, ...] = (sounds, texts, any_file, tables)
 
 
 def attach(wish: Wish, name: str) -> Attached:

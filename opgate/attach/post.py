@@ -333,9 +333,7 @@ def settled(
         "output", ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs), "of a run"
     )
     if text and (kind := kind_of(text)) not in heads:
-        raise AttachError(
-            f"--post: {kind} means nothing to what this network takes: expected one of {', '.join(heads)}"
-        )
+        raise AttachError(f"--post: {kind} doesn't go with what this network takes: expected one of {', '.join(heads)}")
     said = read(text or usual, report.said if text else report.default, "", report)
     if not text:
         said = replace(said, argument="")

@@ -46,12 +46,13 @@ def _names(word: str, text: str) -> list[str]:
     return names
 
 
-def _read(pre: str) -> dict[str, Any]:
-    # A name may have spaces: the word columns: goes to the end.
+def _read(pre: str) -> list[str] | None:
+    """Returns the names of the columns, None if --pre has none. A name may have spaces: the word goes to the end."""
     name, colon, names = pre.strip().partition(":")
     if name == "columns" and colon:
-        return {"columns": _names(name, names)}
-    return words.read(pre, {}, {"columns": "columns"})
+        return _names(name, names)
+    words.read(pre, {}, {"columns": "columns"})
+    return None
 
 
 def wanted(wish: Wish, network: NetworkFile) -> bool:
@@ -65,9 +66,8 @@ def wanted(wish: Wish, network: NetworkFile) -> bool:
 
 def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
-    said = _read(wish.pre)
     network, zipped, maps = _unzipped(network, report)
-    columns = _columns(network, said.get("columns"), report)
+    columns = _columns(network, _read(wish.pre), report)
     rng = np.random.default_rng(0)
 
     def feed(rows: int, scale: float = 1) -> Feed:
@@ -91,7 +91,9 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     fitted = labels.fitted(stated, classes, head_post.kind, 0, report)
     batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
     made = attached(name, _takes(network, columns), opened.model, (before, after), answers, batch, fitted, report)
-    network_file.compare(network, made.model, list(feeds()), "rows", report, lambda ran: _without_maps(ran, maps))
+    network_file.compare(
+        network, made.model, list(feeds()), "rows", report, lambda ran: _without_maps(ran, maps, zipped)
+    )
     return made
 
 
@@ -135,11 +137,11 @@ def _with_locales(network: NetworkFile, report: Report) -> NetworkFile:
     return network_file.read(network.path, changed, network.libraries)
 
 
-def _without_maps(ran: dict[str, Any], maps: Mapping[str, str]) -> dict[str, Any]:
+def _without_maps(ran: dict[str, Any], maps: Mapping[str, str], classes: Sequence[str | int]) -> dict[str, Any]:
     """Returns the outputs of the file's network with a tensor for each map of classes, which ONNX Runtime gives as a
     dict for each row."""
     tensors = {
-        tensor: np.array([list(row.values()) for row in ran[name]], np.float32)
+        tensor: np.array([[row[each] for each in classes] for row in ran[name]], np.float32)
         for tensor, name in maps.items()
         if name in ran
     }
@@ -149,9 +151,9 @@ def _without_maps(ran: dict[str, Any], maps: Mapping[str, str]) -> dict[str, Any
 def _classes(node: onnx.NodeProto) -> list[str | int]:
     """Returns the classes in the attributes of a classifier."""
     for attribute in node.attribute:
-        if attribute.name.startswith("classlabels_str") and attribute.strings:
+        if attribute.name.startswith("classlabels_") and attribute.strings:
             return [text.decode("utf-8", "replace") for text in attribute.strings]
-        if attribute.name.startswith("classlabels_int64") and attribute.ints:
+        if attribute.name.startswith("classlabels_") and attribute.ints:
             return list(attribute.ints)
     return []
 
