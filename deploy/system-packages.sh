@@ -40,6 +40,7 @@ serve | test)
     header libsndfile1-dev sndfile.h
     header libmpg123-dev mpg123.h
     header libogg-dev ogg/ogg.h
+    header libsoxr-dev soxr.h
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
@@ -49,6 +50,7 @@ serve | test)
     need libsndfile1-dev
     need libmpg123-dev
     need libogg-dev
+    need libsoxr-dev
     need libnghttp2-dev
   fi
   if [ "$1" = test ]; then

@@ -36,7 +36,10 @@ class Native:
 
 def _files() -> tuple[Path, ...]:
     """Returns the sources of the ops that read files, and the core that calls them."""
-    folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
+    folders = [
+        OPS / "ops" / name
+        for name in ("audio_preprocess", "decode_audio", "decode_image", "decode_points", "image_preprocess")
+    ]
     codecs = [
         path
         for room in ("audio", "images")
@@ -64,7 +67,9 @@ TARGETS = {
     "json_tensors": _of("json_tensors", SERVICE / "native", [SERVICE / "native" / "json_tensors.cpp"]),
     "protobuf": _of("protobuf", SERVICE / "native", [SERVICE / "native" / "protobuf_fields.cpp"]),
     "signature": _of("signature", OPS, _PARSER),
-    "files": _of("files", OPS, _files(), ("-ljpeg", "-lpng", "-ldeflate", "-lwebp", "-lsndfile", "-lmpg123", "-logg")),
+    "files": _of(
+        "files", OPS, _files(), ("-ljpeg", "-lpng", "-ldeflate", "-lwebp", "-lsndfile", "-lmpg123", "-logg", "-lsoxr")
+    ),
 }
 
 

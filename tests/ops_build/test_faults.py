@@ -149,7 +149,7 @@ FAULTS = [
           "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length - 1);"),
     Fault("a value of the next window", "SlidingWindow", "ops/sliding_window/sliding_window.cpp",
           "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
-    Fault("a filter that is shifted by a step", "ResampleAudio", "ops/resample_audio/resample_audio.h",
+    Fault("a filter that is shifted by a step", "ResampleAudio", "audio/resampling.h",
           "(step < 0 ? -step : step)] / sum", "(std::min<std::int64_t>(half, step < 0 ? -step - 1 : step + 1))] / sum"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
