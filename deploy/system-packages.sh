@@ -37,12 +37,20 @@ serve | test)
     header libpng-dev png.h
     header libdeflate-dev libdeflate.h
     header libwebp-dev webp/decode.h
+    header libsndfile1-dev sndfile.h
+    header libmpg123-dev mpg123.h
+    header libogg-dev ogg/ogg.h
+    header libsoxr-dev soxr.h
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
     need libpng-dev
     need libdeflate-dev
     need libwebp-dev
+    need libsndfile1-dev
+    need libmpg123-dev
+    need libogg-dev
+    need libsoxr-dev
     need libnghttp2-dev
   fi
   if [ "$1" = test ]; then

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from opgate.ops_build.audio import sounds
 from opgate.ops_build.images import bitmaps, pictures
-from opgate.ops_build.ops.decode_audio import cases as sounds
 from opgate.ops_build.ops.decode_points import cases as points
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -134,6 +134,8 @@ def files() -> dict[str, bytes]:
         "ply_float": points.ply(cloud),
         "ply_double": points.ply(cloud, kind="double", newline="\r\n"),
     }
+    for number, kind in enumerate(sounds.ENCODED):
+        made[f"sound_{number}"] = sounds.encoded(kind, sounds.tones(200, 1 + number % 2))
     return {name: bytes([number % 8]) + content for number, (name, content) in enumerate(made.items())}
 
 

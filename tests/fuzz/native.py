@@ -36,8 +36,16 @@ class Native:
 
 def _files() -> tuple[Path, ...]:
     """Returns the sources of the ops that read files, and the core that calls them."""
-    folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
-    codecs = sorted(path for path in (OPS / "images" / "codecs").glob("*.cpp") if "encoder" not in path.name)
+    folders = [
+        OPS / "ops" / name
+        for name in ("audio_preprocess", "decode_audio", "decode_image", "decode_points", "image_preprocess")
+    ]
+    codecs = [
+        path
+        for room in ("audio", "images")
+        for path in sorted((OPS / room / "codecs").glob("*.cpp"))
+        if "encoder" not in path.name
+    ]
     kernels = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
     core = [OPS / "op_call" / f"{name}.cpp" for name in ("configured", "sources", "table")]
     return (*core, OPS / "images" / "resampling.cpp", *codecs, *kernels)
@@ -59,7 +67,9 @@ TARGETS = {
     "json_tensors": _of("json_tensors", SERVICE / "native", [SERVICE / "native" / "json_tensors.cpp"]),
     "protobuf": _of("protobuf", SERVICE / "native", [SERVICE / "native" / "protobuf_fields.cpp"]),
     "signature": _of("signature", OPS, _PARSER),
-    "files": _of("files", OPS, _files(), ("-ljpeg", "-lpng", "-ldeflate", "-lwebp")),
+    "files": _of(
+        "files", OPS, _files(), ("-ljpeg", "-lpng", "-ldeflate", "-lwebp", "-lsndfile", "-lmpg123", "-logg", "-lsoxr")
+    ),
 }
 
 

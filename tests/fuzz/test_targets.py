@@ -17,7 +17,16 @@ REACHED = {
     "protobuf": {"ran", "fine", "broken", "large", "numbers", "broken_numbers"},
     "signature": {"ran", "parsed", "refused"},
 }
-REACHED_BY_FILES = {"ran", "refused", "bad_rows", "DecodeImage", "ImagePreprocess", "DecodeAudio", "DecodePoints"}
+REACHED_BY_FILES = {
+    "ran",
+    "refused",
+    "bad_rows",
+    "DecodeImage",
+    "ImagePreprocess",
+    "DecodeAudio",
+    "AudioPreprocess",
+    "DecodePoints",
+}
 
 
 @pytest.mark.parametrize("name", targets.NAMES)

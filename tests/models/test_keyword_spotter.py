@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.keyword_spotter.words import KEYWORDS, LABELS, TEST_VOICES, TRAIN_VOICES
-from opgate.ops_build.ops.decode_audio.cases import wav
+from opgate.ops_build.audio.sounds import wav
 from tests import PROJECT
 from tests.models.serving import REPOSITORY, Served
 
@@ -78,14 +78,14 @@ def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"no sound at all", "not a WAV"),
+        (b"no sound at all", "not a WAV, FLAC, MP3 or Ogg"),
         (wav(b"\0" * 99)[:80], "corrupt or truncated"),
-        (wav(b"\0" * 8, kind=2, bits=8), "an unsupported kind of sound"),
+        (wav(b"\0" * 8, kind=85, bits=8), "an unsupported kind of sound"),
         (wav(b"\0" * 8, rate=44100), "another sample rate than 16000 Hz"),
         (wav(struct.pack("<2f", 0, np.nan), kind=3, bits=32), "corrupt or truncated"),
     ],
 )
-def test_predict_refuses_what_is_no_such_wav(served: Served, content: bytes, text: str) -> None:
+def test_predict_refuses_what_is_no_such_sound(served: Served, content: bytes, text: str) -> None:
     answer = served.predict(content=content, headers={"content-type": "audio/wav"})
     assert answer.status_code == 400 and text in answer.json()["error"]
 

@@ -14,6 +14,7 @@ FILES = [path.read_bytes()[1:] for path in sorted(TARGETS["files"].corpus.iterdi
 ROWS = {
     "ImagePreprocess": {"height": 12, "width": 12, "max_pixels": 1 << 16},
     "DecodeAudio": {"samples": 64, "sample_rate": 0},
+    "AudioPreprocess": {"max_samples": 1000},
     "DecodePoints": {"max_points": 1000},
 }
 

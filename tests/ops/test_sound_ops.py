@@ -1,7 +1,8 @@
-"""Ops for sound against librosa."""
+"""Ops for sound against librosa, SciPy and torchaudio."""
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opgate.ops_build.audio.sounds import encoded, tones, wav
+from opgate.ops_build.images.pictures import flat
 from tests.conftest import thorough
 from tests.skips import need
 
@@ -87,6 +90,68 @@ def test_resample_audio_is_scipys(run_op, from_rate: int, to_rate: int, samples:
     common = math.gcd(from_rate, to_rate)
     expected = signal.resample_poly(x.astype(np.float64), to_rate // common, from_rate // common)
     np.testing.assert_allclose(y[0], expected, atol=2e-6)
+
+
+def preprocessed(run_op, files: list[bytes], **attributes) -> list[np.ndarray]:
+    data, ends = flat(files)
+    return run_op("AudioPreprocess", {"data": data, "ends": ends}, attributes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=st.sampled_from([8000, 11025, 22050, 44100, 48000, 16000]),
+    to_rate=st.sampled_from([8000, 16000, 22050, 24000]),
+    frames=st.integers(1, 40_000),
+    kind=st.sampled_from(["FLAC", "FLAC of 24 bits", "AIFF of floats", "IMA ADPCM"]),
+    channels=st.sampled_from([1, 2]),
+)
+def test_audio_preprocess_is_librosas_load(
+    run_op, rate: int, to_rate: int, frames: int, kind: str, channels: int
+) -> None:
+    import librosa
+
+    file = encoded(kind, tones(frames, channels, rate), rate)
+    pcm, length, of_file, status = preprocessed(run_op, [file], sample_rate=to_rate, resampler="soxr_hq")
+    expected, _ = librosa.load(io.BytesIO(file), sr=to_rate)
+    assert (length.tolist(), of_file.tolist(), status.tolist()) == ([len(expected)], [rate], [0])
+    np.testing.assert_allclose(pcm[0], expected, atol=1e-6)
+
+
+#: torchaudio.functional.resample (2.11) of sin(0.7 i).
+OF_TORCHAUDIO = {
+    (44100, 16000, 60): [
+        0.2163476, 0.8897462, -0.6335116, -0.4907118, 0.9994868, -0.2216893, -0.8395710, 0.8104770, 0.2707068, -1.0004823,
+        0.4315174, 0.6976032, -0.9211588, -0.0510585, 0.9569944, -0.6206478, -0.5214511, 0.9878857, -0.1732350, -0.8683865,
+        0.7927366, 0.2997300,
+    ],
+    (8000, 16000, 12): [
+        0.0018439, 0.2797504, 0.6424406, 0.8941265, 0.9869055, 0.9710458, 0.8623556, 0.6432510, 0.3354935, -0.0091730,
+        -0.3508215, -0.6502956, -0.8716649, -0.9853225, -0.9831817, -0.8673869, -0.6293592, -0.3014735, 0.0135734, 0.3033712,
+        0.6615770, 1.0003964, 0.9829963, 0.5126493,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "to_rate", "samples"), OF_TORCHAUDIO)
+def test_audio_preprocess_is_torchaudios_resample(run_op, rate: int, to_rate: int, samples: int) -> None:
+    x = np.sin(0.7 * np.arange(samples)).astype("<f4")
+    file = wav(x.tobytes(), kind=3, bits=32, rate=rate)
+    pcm = preprocessed(run_op, [file], sample_rate=to_rate, resampler="sinc_interp_hann")[0]
+    np.testing.assert_allclose(pcm[0], OF_TORCHAUDIO[rate, to_rate, samples], atol=1e-5)
+
+
+@pytest.mark.parametrize("resampler", ["kaiser", "sinc_interp_hann", "soxr_hq"])
+def test_a_long_file_of_a_high_rate_costs_what_it_gives(run_op, resampler: str) -> None:
+    import soundfile
+
+    made = io.BytesIO()
+    soundfile.write(made, np.zeros(384_000 * 60, np.int16), 384_000, format="FLAC")
+    claims = bytearray(made.getvalue())
+    claims[21:26] = bytes([claims[21] & 0xF0, 0, 0, 0, 0])  # without its length
+    pcm, length, _, status = preprocessed(
+        run_op, [bytes(claims), made.getvalue()], max_samples=16_000, resampler=resampler
+    )
+    assert pcm.shape == (2, 1) and status.tolist() == [5, 5] and length.tolist() == [0, 0]
 
 
 def test_a_tone_stays_a_tone(run_op) -> None:

@@ -53,7 +53,8 @@ Attributes attributes_of(const Op& op, const char* filter) {
     if (attribute.name == "max_pixels") value = kMaxPixels;
     if (attribute.name == "max_points") value = kMaxPoints;
     if (attribute.name == "samples") value = kSamples;
-    if (attribute.name == "sample_rate") value = std::int64_t{0};  // any
+    if (attribute.name == "max_samples") value = kSamples;
+    if (attribute.name == "sample_rate" && op.name == "DecodeAudio") value = std::int64_t{0};  // any
     if (attribute.name == "filter") value = std::string(filter);
     if (attribute.name == "height" || attribute.name == "width") value = kSide;
   }
@@ -110,6 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   run("DecodeImage", file, {}, filter);
   std::vector<std::int32_t> ends = {end};
   if (among_others) ends = {0, end, end};
-  for (const char* op : {"ImagePreprocess", "DecodeAudio", "DecodePoints"}) run(op, file, ends, filter);
+  for (const char* op : {"ImagePreprocess", "DecodeAudio", "AudioPreprocess", "DecodePoints"})
+    run(op, file, ends, filter);
   return 0;
 }

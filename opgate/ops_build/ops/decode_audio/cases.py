@@ -1,48 +1,16 @@
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from opgate.ops_build.audio.sounds import ENCODED, KINDS, can_encode, checked_page, chunk, encoded, sound, tones, wav
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.images.pictures import flat
 
 Dtype = np.dtype[Any]
-
-
-def wav(
-    frames: bytes, *, kind: int = 1, bits: int = 16, channels: int = 1, rate: int = 16000, extensible: bool = False,
-    before: bytes = b"", size: int | None = None, block: int | None = None,
-) -> bytes:  # fmt: skip
-    """A WAV file of these frames. `before` are chunks before the data, `size` the stated size of the data."""
-    block = channels * bits // 8 if block is None else block
-    head = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, channels, rate, rate * block % 2**32, block, bits)
-    if extensible:
-        head += struct.pack("<HHIH14x", 22, bits, 0, kind)
-    body = b"WAVE" + chunk(b"fmt ", head) + before
-    body += struct.pack("<4sI", b"data", len(frames) if size is None else size) + frames + b"\0" * (len(frames) % 2)
-    return b"RIFF" + struct.pack("<I", len(body)) + body
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack("<4sI", kind, len(data)) + data + b"\0" * (len(data) % 2)
-
-
-def sound(count: int, bits: int, kind: int = 1) -> bytes:
-    """Samples with the least and the greatest among them."""
-    rng = np.random.default_rng([count, bits, kind])
-    if kind == 3:
-        return rng.uniform(-1, 1, count).astype(f"<f{bits // 8}").tobytes()
-    values = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), count)
-    values[:2] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)[: min(2, count)]
-    if bits == 8:
-        return (values + 128).astype(np.uint8).tobytes()
-    return values.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
-
-
-KINDS = [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64), (6, 8), (7, 8)]
 _NAMES = {1: "integer", 3: "float", 6: "A-law", 7: "mu-law"}
 
 
@@ -72,7 +40,28 @@ def cases(types: Mapping[str, Dtype]) -> Iterator[Case]:
     rates = [wav(sound(9, 16), rate=rate) for rate in (8000, 16000, 4294967295)]
     yield case("another rate", rates)
     yield case("any rate", rates, sample_rate=0)
+    if can_encode():
+        yield from encoded_cases(good)
     yield from bad_cases(good)
+
+
+def encoded_cases(good: bytes) -> Iterator[Case]:
+    """Files that libsndfile and libmpg123 decode. Their versions round differently."""
+    for kind in ENCODED:
+        for channels in (1, 2):
+            file = encoded(kind, tones(3000, channels), 48000 if channels == 2 else 16000)
+            at_once = case(f"{kind}, {channels} channels", [good, file, good], samples=4000, sample_rate=0)
+            yield replace(at_once, tolerance=(1e-5, 2e-6))
+    flac = encoded("FLAC", tones(9000))
+    yield case("the beginning of a FLAC", [flac], samples=100)
+    yield case("a tag before a FLAC", [b"ID3\4\0\0\0\0\1\2" + bytes(130) + flac])
+    yield case("a FLAC of another rate", [encoded("FLAC", tones(300), 8000), good])
+    yield case("many channels", [encoded("AIFF", tones(50, 300))], samples=60)
+    for kind in ("FLAC", "Vorbis", "Opus"):
+        file = encoded(kind, tones(16000))
+        yield case(f"half of a file of {kind}", [good, file[: len(file) // 2]], samples=20000)
+    yield case("GSM in a WAV", [wav(bytes(65), kind=49, bits=0, block=65)])
+    yield case("FLAC in Ogg", [checked_page(b"OggS\0\2" + bytes(20) + b"\1\7\x7fFLAC\1\0")])
 
 
 def bad_cases(good: bytes) -> Iterator[Case]:

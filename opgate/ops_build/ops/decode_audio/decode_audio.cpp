@@ -1,32 +1,37 @@
 #include "decode_audio.h"
 
+#include "audio/codecs/sound.h"
 #include "kernel_toolkit/row_ends.h"
-#include "wav.h"
 
 namespace opgate::ops::decode_audio {
 namespace {
 
+using audio::Bytes;
+using audio::SoundStatus;
+
 /// What one file gives, apart from its samples.
 struct Row {
   std::int32_t length = 0, rate = 0;
-  WavStatus status = WavStatus::good;
+  SoundStatus status = SoundStatus::good;
 };
 
 /// Decodes a file to `pcm`, which is silence if that fails.
 Row decode(Bytes file, std::int64_t sample_rate, std::span<float> pcm) {
-  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   Row row;
-  Wav wav;
-  row.status = open_wav(file, wav);
-  if (row.status == WavStatus::good && sample_rate != 0 && wav.rate != sample_rate)
-    row.status = WavStatus::another_rate;
-  if (row.status == WavStatus::good) row.status = read_frames(wav, pcm);
-  if (row.status == WavStatus::good) {
-    row.length = static_cast<std::int32_t>(std::min(wav.length(), kMost));
-    row.rate = static_cast<std::int32_t>(std::min<std::size_t>(wav.rate, kMost));
+  std::size_t count = 0;
+  const std::unique_ptr<audio::Sound> sound = audio::open(file, row.status);
+  if (sound && sample_rate != 0 && sound->rate() != sample_rate) row.status = SoundStatus::another_rate;
+  if (row.status == SoundStatus::good) row.status = sound->read(audio::Mix::mean, pcm, count);
+  if (row.status == SoundStatus::good) {
+    // A sound that doesn't state its length has ended, or is longer than the row by nobody knows how much.
+    const std::int64_t known = count < pcm.size() ? static_cast<std::int64_t>(count) : kMost;
+    row.length = static_cast<std::int32_t>(std::min(sound->length().value_or(known), kMost));
+    row.rate = static_cast<std::int32_t>(std::min(sound->rate(), kMost));
   } else {
-    std::fill(pcm.begin(), pcm.end(), 0.0f);
+    count = 0;
   }
+  std::fill(pcm.begin() + static_cast<std::ptrdiff_t>(count), pcm.end(), 0.0f);
   return row;
 }
 

@@ -5,6 +5,9 @@
 namespace opgate::ops::resample_audio {
 namespace {
 
+using audio::Filter;
+using audio::Rates;
+
 constexpr int kThreads = 256;
 
 /// A thread computes an output. Neighbours read nearly the same samples.
@@ -31,23 +34,23 @@ class Cuda {
   static Status check(const Attributes& attributes, const KnownSizes&) { return check_attributes(attributes); }
 
   Status prepare(const Node& node) {
-    const Filter filter = Filter::of(node.attributes());
+    const Filter filter = filter_of(node.attributes());
     stride_ = filter.stride;
+    half_ = filter.half;
     return weights_.assign(filter.weights);
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t count = out["y"].size();
     if (count == 0) return {};
-    const Rates rates = Rates::of(attributes);
     resample<<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(
-        count, out["y"].dim(1), in.size("t"), rates, rates.half(attributes.integer("zeros")), stride_,
-        in["x"].data<float>(), weights_.data(), out["y"].data<float>());
+        count, out["y"].dim(1), in.size("t"), rates_of(attributes), half_, stride_, in["x"].data<float>(),
+        weights_.data(), out["y"].data<float>());
     return launched();
   }
 
  private:
-  std::int64_t stride_ = 0;
+  std::int64_t stride_ = 0, half_ = 0;
   cuda::DeviceArray<float> weights_;
 };
 

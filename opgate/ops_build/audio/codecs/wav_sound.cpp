@@ -1,24 +1,23 @@
 // Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits, floats of 32 or 64, or the logarithms of
-// G.711.
-#pragma once
+// G.711. libsndfile reads those of ADPCM.
+#include <sndfile.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "audio/codecs/formats.h"
 #include "kernel_toolkit/bytes.h"
 
-namespace opgate::ops::decode_audio {
-
-using Bytes = std::span<const std::uint8_t>;
-
-enum class WavStatus : std::int32_t { good = 0, not_a_wav = 1, corrupt = 2, unsupported = 3, another_rate = 4 };
+namespace opgate::audio {
+namespace {
 
 enum class Encoding { u8, i16, i24, i32, f32, f64, a_law, mu_law };
 
 /// What the chunks of a file say. `frames` has one sample of each channel for each moment.
 struct Wav {
   Encoding encoding{};
+  bool adpcm = false;
   std::size_t channels = 0, sample_bytes = 0;
   std::uint32_t rate = 0;
   Bytes frames;
@@ -28,10 +27,11 @@ struct Wav {
 };
 
 /// Reads the chunk 'fmt '.
-inline WavStatus read_format(Bytes chunk, Wav& wav) {
-  if (chunk.size() < 16) return WavStatus::corrupt;
+SoundStatus read_format(Bytes chunk, Wav& wav) {
+  if (chunk.size() < 16) return SoundStatus::corrupt;
   std::uint16_t format = little_endian<std::uint16_t>(chunk.data());
   const auto bits = little_endian<std::uint16_t>(chunk.data() + 14);
+  wav.adpcm = format == 2 || format == 0x11;  // Microsoft's and IMA's
   // WAVE_FORMAT_EXTENSIBLE: the format stands in the first two bytes of a GUID.
   if (format == 0xFFFE && chunk.size() >= 40) format = little_endian<std::uint16_t>(chunk.data() + 24);
   wav.channels = little_endian<std::uint16_t>(chunk.data() + 2);
@@ -54,17 +54,16 @@ inline WavStatus read_format(Bytes chunk, Wav& wav) {
   } else if (format == 7 && bits == 8) {
     wav.encoding = Encoding::mu_law;
   } else {
-    return WavStatus::unsupported;
+    return SoundStatus::unsupported;
   }
   const bool fits = wav.channels != 0 && little_endian<std::uint16_t>(chunk.data() + 12) == wav.frame_bytes();
-  return fits && wav.rate != 0 ? WavStatus::good : WavStatus::corrupt;
+  return fits && wav.rate != 0 ? SoundStatus::good : SoundStatus::corrupt;
 }
 
 /// Finds the format and the samples. `wav` refers to the bytes afterwards.
-inline WavStatus open_wav(Bytes file, Wav& wav) {
+SoundStatus find_frames(Bytes file, Wav& wav) {
   // Programs that write to a pipe don't know the size, and state one of at least this.
   constexpr std::uint32_t kUnknownSize = 0x7FFF0000;
-  if (!has_at(file, 0, "RIFF") || !has_at(file, 8, "WAVE")) return WavStatus::not_a_wav;
   std::size_t position = 12;
   while (file.size() - position >= 8) {
     const bool format = has_at(file, position, "fmt "), data = has_at(file, position, "data");
@@ -72,29 +71,29 @@ inline WavStatus open_wav(Bytes file, Wav& wav) {
     position += 8;
     const std::size_t rest = file.size() - position;
     const std::size_t size = data && stated >= kUnknownSize ? rest : stated;
-    if (size > rest) return WavStatus::corrupt;
+    if (size > rest) return SoundStatus::corrupt;
     if (format) {
-      if (const WavStatus status = read_format(file.subspan(position, size), wav); status != WavStatus::good)
+      if (const SoundStatus status = read_format(file.subspan(position, size), wav); status != SoundStatus::good)
         return status;
     } else if (data) {
-      if (wav.channels == 0) return WavStatus::corrupt;
+      if (wav.channels == 0) return SoundStatus::corrupt;
       wav.frames = file.subspan(position, size);
-      return WavStatus::good;
+      return SoundStatus::good;
     }
     position += std::min(rest, size + size % 2);
   }
-  return WavStatus::corrupt;
+  return SoundStatus::corrupt;
 }
 
 /// The sample of 16 bits that a byte of A-law stands for (ITU-T G.711).
-inline int a_law(std::uint8_t byte) {
+int a_law(std::uint8_t byte) {
   const int code = byte ^ 0x55, exponent = code >> 4 & 7, mantissa = (code & 15) << 4;
   const int magnitude = exponent == 0 ? mantissa + 8 : (mantissa + 0x108) << (exponent - 1);
   return code & 0x80 ? magnitude : -magnitude;
 }
 
 /// The sample of 16 bits that a byte of mu-law stands for (ITU-T G.711).
-inline int mu_law(std::uint8_t byte) {
+int mu_law(std::uint8_t byte) {
   constexpr int kBias = 0x84;
   const int code = ~byte & 0xff, exponent = code >> 4 & 7, mantissa = (code & 15) << 3;
   const int magnitude = ((mantissa + kBias) << exponent) - kBias;
@@ -102,7 +101,7 @@ inline int mu_law(std::uint8_t byte) {
 }
 
 /// A sample as a part of full scale.
-inline double sample(Encoding encoding, const std::uint8_t* from) {
+double sample(Encoding encoding, const std::uint8_t* from) {
   switch (encoding) {
     case Encoding::u8: return (static_cast<double>(*from) - 128) / 128;
     case Encoding::i16: return static_cast<double>(little_endian<std::int16_t>(from)) / 32768;
@@ -117,21 +116,41 @@ inline double sample(Encoding encoding, const std::uint8_t* from) {
   return 0;
 }
 
-/// Writes the first frames, each as the mean of its channels, and zeros where there are no more.
-inline WavStatus read_frames(const Wav& wav, std::span<float> pcm) {
-  const std::size_t count = std::min(wav.length(), pcm.size());
-  const std::uint8_t* from = wav.frames.data();
-  for (std::size_t i = 0; i < count; ++i) {
-    double sum = 0;
-    for (std::size_t channel = 0; channel < wav.channels; ++channel, from += wav.sample_bytes) {
-      sum += sample(wav.encoding, from);
-    }
-    const double mean = sum / static_cast<double>(wav.channels);
-    if (!(std::abs(mean) <= static_cast<double>(std::numeric_limits<float>::max()))) return WavStatus::corrupt;
-    pcm[i] = static_cast<float>(mean);
+class WavSound final : public Sound {
+ public:
+  explicit WavSound(const Wav& wav) : wav_(wav) {
+    rate_ = wav.rate;
+    length_ = static_cast<std::int64_t>(wav.length());
   }
-  std::fill(pcm.begin() + static_cast<std::ptrdiff_t>(count), pcm.end(), 0.0f);
-  return WavStatus::good;
+
+  SoundStatus read(Mix mix, std::span<float> samples, std::size_t& count) override {
+    const std::uint8_t* from = wav_.frames.data() + position_ * wav_.frame_bytes();
+    const std::size_t channels = mix == Mix::mean ? wav_.channels : 1;
+    count = std::min(wav_.length() - position_, samples.size());
+    for (std::size_t i = 0; i < count; ++i, from += wav_.frame_bytes()) {
+      double sum = 0;
+      for (std::size_t channel = 0; channel < channels; ++channel)
+        sum += sample(wav_.encoding, from + channel * wav_.sample_bytes);
+      const double mean = sum / static_cast<double>(channels);
+      if (!(std::abs(mean) <= static_cast<double>(std::numeric_limits<float>::max()))) return SoundStatus::corrupt;
+      samples[i] = static_cast<float>(mean);
+    }
+    position_ += count;
+    return SoundStatus::good;
+  }
+
+ private:
+  Wav wav_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Sound> open_wav(Bytes file, SoundStatus& status) {
+  Wav wav;
+  status = find_frames(file, wav);
+  if (status == SoundStatus::good) return std::make_unique<WavSound>(wav);
+  return wav.adpcm ? open_with_sndfile(file, SF_FORMAT_WAV, status) : nullptr;
 }
 
-}  // namespace opgate::ops::decode_audio
+}  // namespace opgate::audio

@@ -1,0 +1,73 @@
+"""AudioPreprocess in NumPy, soundfile and soxr."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from opgate.ops_build.audio.reference import CORRUPT, TOO_LONG, UNSUPPORTED, DecodeError, decoded
+from opgate.ops_build.case import Array
+from opgate.ops_build.ops.resample_audio.reference import reference as by_kaiser
+
+
+def reference(
+    data: Array, ends: Array, *, sample_rate: int, max_samples: int, min_samples: int, channel: str, resampler: str
+) -> tuple[Array, Array, Array, Array]:
+    """pcm f32 [n, t], and the length, the rate and the status i32 [n] of the n files in `data`."""
+    rows: list[Array] = []
+    rate, status = (np.zeros(len(ends), np.int32) for _ in range(2))
+    begin = 0
+    for i, end in enumerate(ends.tolist()):
+        row = np.zeros(0, np.float32)
+        try:
+            sound, of_file = decoded(data[begin:end].tobytes())
+            if not 1000 <= of_file <= 384000:
+                raise DecodeError(UNSUPPORTED)
+            if math.ceil(len(sound) * sample_rate / of_file) > max_samples:
+                raise DecodeError(TOO_LONG)
+            mono = sound.mean(1) if channel == "mean" else sound[:, 0]
+            if not (np.abs(mono) <= np.finfo(np.float32).max).all():
+                raise DecodeError(CORRUPT)
+            row = resampled(mono.astype(np.float32), of_file, sample_rate, resampler)
+            rate[i] = of_file
+        except DecodeError as error:
+            status[i] = error.status
+        rows.append(row)
+        begin = end
+    length = np.array([len(row) for row in rows], np.int32)
+    pcm = np.zeros((len(ends), max(min_samples, length.max(initial=0))), np.float32)
+    for row, samples in zip(pcm, rows, strict=True):
+        row[: len(samples)] = samples
+    return pcm, length, rate, status
+
+
+def resampled(x: Array, from_rate: int, to_rate: int, resampler: str) -> Array:
+    """f32 [ceil(t to_rate / from_rate)] from x f32 [t]."""
+    if from_rate == to_rate:
+        return x
+    if resampler == "kaiser":
+        y: Array = by_kaiser(x[None], from_rate=from_rate, to_rate=to_rate, zeros=10, beta=5.0)[0]
+        return y
+    if resampler == "sinc_interp_hann":
+        return by_hann(x, from_rate, to_rate)
+    try:
+        import soxr
+    except ImportError as error:
+        raise ImportError("the reference of this resampler needs the package soxr") from error
+    wanted = -(-len(x) * to_rate // from_rate)
+    y = soxr.resample(x, from_rate, to_rate, "HQ")[:wanted]
+    return np.pad(y, (0, wanted - len(y)))
+
+
+def by_hann(x: Array, from_rate: int, to_rate: int) -> Array:
+    """torchaudio.functional.resample with its defaults: lowpass_filter_width 6, rolloff 0.99."""
+    common = math.gcd(from_rate, to_rate)
+    up, down = to_rate // common, from_rate // common
+    base = 0.99 * min(up, down)
+    y = np.zeros(-(-len(x) * up // down))
+    for j in range(len(y)):
+        t = base * (np.arange(len(x)) / down - j / up)
+        near = np.abs(t) < 6
+        y[j] = base / down * np.sum(x[near] * np.sinc(t[near]) * np.cos(np.pi / 12 * t[near]) ** 2)
+    return y.astype(np.float32)
