@@ -9,7 +9,6 @@ from onnx import TensorProto
 
 from opgate.attach import heads_without_boxes, settings
 from opgate.attach.facts import Output
-from opgate.attach.graph import WINDOW
 from opgate.attach.head import Head
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers
@@ -147,7 +146,7 @@ def _joined(nodes: Nodes, head: Head, output: Output, sound: Sound) -> tuple[str
 def _two_outputs(head: Head) -> tuple[Output, Output]:
     """Returns the outputs of onsets and of frames: what --post says, else the one that is smaller for a sound of tones.
     Raises AttachError."""
-    named = {output.name.removeprefix(WINDOW): output for output in head.outputs if output.value.ndim == 4}
+    named = {output.name: output for output in head.outputs if output.value.ndim == 4}
     said = {"onsets": head.post.onsets, "frames": head.post.frames}
     for word, name in said.items():
         if name and name not in named:
@@ -161,7 +160,7 @@ def _two_outputs(head: Head) -> tuple[Output, Output]:
             f"--post: notes needs onsets and frames, two outputs [n, frames, pitches] of one shape: say which of "
             f"{', '.join(named)} are onsets:NAME and frames:NAME"
         )
-    loudness = {name: float([*head.others(f"{WINDOW}{name}")][-1].mean()) for name in pair}  # the last is a tone
+    loudness = {name: float([*head.others(name)][-1].mean()) for name in pair}  # the last is a tone
     onsets, frames = sorted(pair, key=lambda name: loudness[name])
     head.report.ran("onsets", onsets, f"smaller than {frames} for a tone; onsets:{frames} says otherwise")
     return named[onsets], named[frames]

@@ -75,7 +75,7 @@ def prove(
         theirs = dict(zip(outputs, opened.run(outputs, given), strict=True))
     largest, equal = 0.0, True
     for output in heard:
-        one, other = ours[output.name], theirs[output.name.removeprefix(graph.WINDOW)]
+        one, other = ours[output.name], theirs[output.name]
         if sound.window and wave.batch is None:
             other = other[None] if other.ndim < one.ndim else other
         if one.shape != other.shape:

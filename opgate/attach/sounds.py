@@ -39,6 +39,8 @@ _FIRST = ("pcm",)
 ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 MEDIA_TYPES = "audio/wav,audio/flac,audio/mpeg,audio/ogg,audio/opus,audio/aiff"
 _MAX_BATCH_SIZE = 8
+#: The status of a sound that is too long.
+_TOO_LONG = 4
 #: What inputs for the sample rate are called.
 _RATES = ("sr", "rate", "sample_rate", "sampling_rate", "samplerate", "fs")
 #: The rate and the window of basic-pitch, the half of the samples that its windows share, and their frames.
@@ -89,7 +91,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     tried = network_file.tried(network, feeds)
 
     def others(output: str) -> Iterator[Array]:
-        for value in tried(output.removeprefix(graph.WINDOW)):
+        for value in tried(output):
             yield value[:, None] if sound.window and value.ndim else value
 
     head = Head(network, heard, (0, 0), head_post, stated, report, others, fixed=not batched)
@@ -291,8 +293,13 @@ def _add(nodes: Nodes, sound: Sound) -> None:
         attributes["channel"] = "first"
     if sound.resampler:
         attributes["resampler"] = sound.resampler
-    outputs = [pcm, length, f"{nodes.prefix}rate", graph.STATUS]
-    nodes.add_op("AudioPreprocess", ["data", "ends"], outputs, "sound", **attributes)
+    status = f"{nodes.prefix}file_status"
+    nodes.add_op(
+        "AudioPreprocess", ["data", "ends"], [pcm, length, f"{nodes.prefix}rate", status], "sound", **attributes
+    )
+    too_long = nodes.add("Equal", [status, nodes.constant("too_long", 5, np.int32)], "too_long")
+    codes = nodes.constant("code", _TOO_LONG, np.int32), status  # 5 is that of a setting
+    nodes.add("Where", [too_long, *codes], "status", to=graph.STATUS)
     if not changes:
         return
     if sound.scale:
@@ -317,8 +324,9 @@ def _takes(sound: Sound) -> takes.Takes:
         "a second of a rising tone",
         "sound.wav",
         "audio/wav",
-        "1=not a sound file that is known;2=corrupt or truncated;3=an unsupported kind of sound;"
-        f"4=longer than {sound.longest:g} seconds",
+        "1=not a WAV, FLAC, MP3, Ogg Vorbis, Opus, AIFF, AU, CAF or W64;2=corrupt or truncated;"
+        "3=an unsupported kind of sound, or a rate that is not 1000 to 384000;"
+        f"{_TOO_LONG}=longer than {sound.longest:g} seconds",
         media_types=MEDIA_TYPES,
         wrong="Sounds are WAV, FLAC, MP3, Ogg Vorbis, Opus, AIFF and others, of any rate and any number of channels. A "
         "file that is none, or a broken one, is answered with 400 and the reason, also among others in a batch.",

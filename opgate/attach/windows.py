@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from opgate.attach.facts import Output
-from opgate.attach.graph import PRE, WINDOW, opset_of
+from opgate.attach.graph import PRE, WINDOW, opset_of, rename
 from opgate.attach.network_file import NetworkFile
 from opgate.attach.nodes import Nodes
 from opgate.attach.sound_words import Sound
@@ -112,9 +112,9 @@ def pad(nodes: Nodes, sound: Sound, samples: str, length: str) -> None:
 def scanned(
     network: NetworkFile, wave: Wave, sound: Sound, states: Sequence[State], outputs: Sequence[Output]
 ) -> tuple[onnx.ModelProto, list[Output]]:
-    """Returns a model whose only node runs the network over the windows of _PADDED, from the nodes of `pad`, and its
-    outputs. Each has an axis for the windows behind that of the rows, and is called as that of the network behind
-    WINDOW."""
+    """Returns a model that runs the network over the windows of _PADDED, from the nodes of `pad`, one after the other,
+    and its outputs. Each has an axis for the windows behind that of the rows, and the name of that of the network."""
+    inner = _inside(network, outputs)
     opset = opset_of(network.model)
     first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
     start = f"{WINDOW}start"
@@ -124,7 +124,7 @@ def scanned(
     given = [_value(state.input, state.dtype, state.shape, state.axis) for state in states]
     given.append(helper.make_tensor_value_info(start, TensorProto.INT64, []))
     handed = [last.add("Identity", [state.output], "state") for state in states]
-    kept = [_with_rows(last, output.name, wave) for output in outputs]
+    kept = [_with_rows(last, f"{WINDOW}{output.name}", wave) for output in outputs]
     dtypes = {value.name: value.type.tensor_type.elem_type for value in network.model.graph.output}
     results = [_value(name, state.dtype, state.shape, state.axis) for name, state in zip(handed, states, strict=True)]
     for name, output in zip(kept, outputs, strict=True):
@@ -132,7 +132,7 @@ def scanned(
         sizes: list[int | str] = [f"{name}_rows", *shape[1:]]
         results.append(helper.make_tensor_value_info(name, dtypes[output.name], sizes))
     body = helper.make_graph(
-        [*first.nodes, *network.model.graph.node, *last.nodes],
+        [*first.nodes, *inner.graph.node, *last.nodes],
         "window",
         given,
         results,
@@ -151,9 +151,9 @@ def scanned(
         value = output.value if output.value.ndim else output.value.reshape(1)
         rank = value.ndim + (wave.batch is None)
         perm = [1, 0, *range(2, rank + 1)]
-        around.add("Transpose", [name], "rows", to=f"{WINDOW}{output.name}", perm=perm)
+        around.add("Transpose", [name], "rows", to=output.name, perm=perm)
         one = value[None] if wave.batch is None else value
-        found.append(replace(output, name=f"{WINDOW}{output.name}", value=one[:, None]))
+        found.append(replace(output, value=one[:, None]))
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
@@ -166,6 +166,7 @@ def at_once(
     network: NetworkFile, wave: Wave, sound: Sound, outputs: Sequence[Output]
 ) -> tuple[onnx.ModelProto, list[Output]]:
     """Returns a model that runs the network once over all windows of _PADDED, and its outputs, as `scanned` does."""
+    inner = _inside(network, outputs)
     opset = opset_of(network.model)
     first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
     starts = _unsqueezed(first, _STARTS, 1)
@@ -178,14 +179,23 @@ def at_once(
     for output in outputs:
         parts = [counts, last.ints("sizes", list(output.shape[1:]))]
         shape = last.add("Concat", parts, "sizes", axis=0)
-        last.add("Reshape", [output.name, shape], "rows", to=f"{WINDOW}{output.name}")
-        found.append(replace(output, name=f"{WINDOW}{output.name}", value=output.value[:, None]))
+        last.add("Reshape", [f"{WINDOW}{output.name}", shape], "rows", to=output.name)
+        found.append(replace(output, value=output.value[:, None]))
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
-    model.graph.node.extend([*first.nodes, *network.model.graph.node, *last.nodes])
+    model.graph.node.extend([*first.nodes, *inner.graph.node, *last.nodes])
     model.graph.initializer.extend([*first.constants.values(), *last.constants.values()])
     return model, found
+
+
+def _inside(network: NetworkFile, outputs: Sequence[Output]) -> onnx.ModelProto:
+    """Returns the network whose outputs leave their names to those for all windows."""
+    names = {output.name for output in outputs}
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
+    rename(model, lambda name: f"{WINDOW}{name}" if name in names else name)
+    return model
 
 
 def _with_rows(nodes: Nodes, x: str, wave: Wave) -> str:

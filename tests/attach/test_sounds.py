@@ -1,0 +1,336 @@
+"""Networks that hear: windows with a state, whole sounds, files and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+import soundfile
+from onnx import TensorProto, helper, numpy_helper
+
+from opgate.attach.attach import attach
+from opgate.attach.report import AttachError
+from opgate.attach.sound_proof import wav_of
+from opgate.attach.wish import Wish
+from opgate.ops_build.ops.note_events.cases import music
+from opgate.ops_build.ops.speech_segments.reference import reference as segments
+from opgate.service.app import create_app
+from opgate.service.gateway import Gateway
+from opgate.service.settings import Settings
+from tests.attach.conftest import Make, Model
+
+RATE, WINDOW = 8000, 200
+_FLOAT = TensorProto.FLOAT
+
+
+def saved(path: Path, nodes: Any, inputs: Any, outputs: Any, constants: Any = ()) -> Path:
+    graph = helper.make_graph(nodes, "net", inputs, outputs, list(constants))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def value(name: str, *shape: Any, number: int = _FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, number, list(shape))
+
+
+def constant(name: str, array: Any, dtype: Any = np.float32) -> Any:
+    return numpy_helper.from_array(np.asarray(array, dtype), name)
+
+
+def listener(path: Path, samples: int | None = None, *, batch: Any = "n", rate: bool = False) -> Path:
+    """state [2, n, 1] moves half of the way to the mean magnitude of x [n, samples]: p [n, 1] is 4 times its mean."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("ReduceMean", ["a"], ["m"], axes=[1], keepdims=1),
+        helper.make_node("Add", ["state", "m"], ["s"]),
+        helper.make_node("Mul", ["s", "half"], ["stateN"]),
+        helper.make_node("ReduceMean", ["stateN"], ["level"], axes=[0], keepdims=0),
+        helper.make_node("Mul", ["level", "four"], ["loud"]),
+        helper.make_node("Clip", ["loud", "zero", "one"], ["p"]),
+    ]
+    inputs = [value("x", batch, samples or "t"), value("state", 2, batch, 1)]
+    if rate:
+        nodes[0] = helper.make_node("Abs", ["y"], ["a"])
+        nodes[:0] = [
+            helper.make_node("Cast", ["sr"], ["rate"], to=_FLOAT),
+            helper.make_node("Div", ["rate", "usual"], ["factor"]),
+            helper.make_node("Mul", ["x", "factor"], ["y"]),
+        ]
+        inputs.append(value("sr", number=TensorProto.INT64))
+    constants = [constant("half", 0.5), constant("four", 4), constant("zero", 0), constant("one", 1)]
+    constants.append(constant("usual", RATE))
+    return saved(path, nodes, inputs, [value("p", batch, 1), value("stateN", 2, batch, 1)], constants)
+
+
+def probabilities(samples: np.ndarray, context: int = 0) -> np.ndarray:
+    """What the listener says of each window."""
+    count = max(1, -(-len(samples) // WINDOW))
+    padded = np.zeros(context + count * WINDOW)
+    padded[context : context + len(samples)] = samples
+    state, said = 0.0, []
+    for i in range(count):
+        state = (state + np.abs(padded[i * WINDOW : (i + 1) * WINDOW + context]).mean()) / 2
+        said.append(min(1.0, 4 * state))
+    return np.array(said, np.float32)
+
+
+def talk(seconds: float, seed: int = 0) -> np.ndarray:
+    """Noise that is loud and quiet in turn, f64 [t], as 16 bits hold it."""
+    rng = np.random.default_rng(seed)
+    count = int(seconds * RATE)
+    loud = np.repeat(rng.random(count // 1600 + 1) > 0.5, 1600)[:count]
+    noise = np.clip(rng.standard_normal(count) * np.where(loud, 0.4, 0.01), -1, 0.999)
+    return (noise * 32768).round() / 32768
+
+
+def wav(samples: np.ndarray, rate: int = RATE) -> bytes:
+    return wav_of(samples, rate)
+
+
+def spoken(answers: Any) -> list[list[tuple[float, float, float]]]:
+    return [[(each["start"], each["end"], each["score"]) for each in answer["predictions"]] for answer in answers]
+
+
+def expected(samples: np.ndarray, threshold: float = 0.5, context: int = 0) -> list[Any]:
+    heard = probabilities(samples, context)[None]
+    found, scores, count = segments(
+        heard, np.array([len(samples)]), step=WINDOW, rate=RATE, max_segments=1000, threshold=threshold,
+        hysteresis=0.15, min_speech_ms=250, min_silence_ms=100, pad_ms=30,
+    )  # fmt: skip
+    return [pytest.approx((*found[0, i], scores[0, i]), abs=1e-4) for i in range(count[0])]
+
+
+def predict(model: Model, *sounds: bytes, media: str = "audio/wav", **params: Any) -> list[Any]:
+    sent = [{"content": sound, "headers": {"Content-Type": media}, "params": params} for sound in sounds]
+    answers = model.send(sent)
+    assert [answer.status_code for answer in answers] == [200] * len(sounds), [each.text for each in answers]
+    return [answer.json() for answer in answers]
+
+
+@pytest.mark.parametrize("context", [0, 40])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_speech_of_a_file_is_that_of_its_windows(made: Make, tmp_path: Path, context: int, fixed: bool) -> None:
+    file = listener(tmp_path / "net.onnx", WINDOW + context if fixed else None, batch=1 if fixed else "n", rate=True)
+    pre = f"pcm:{RATE},{WINDOW}" + (f" context:{context}" if context else "")
+    model = made(file, pre=pre, state="state=stateN", post="speech")
+    sounds = [talk(seconds, seed) for seed, seconds in enumerate((6, 0.01, 3.7, 9))]
+    found = spoken(predict(model, *map(wav, sounds)))
+    assert found == [expected(sound, context=context) for sound in sounds]
+    assert sum(map(len, found)) > 5
+    assert "bit for bit" in model.report or "apart from" in model.report
+
+
+def test_a_request_says_its_threshold(made: Make, tmp_path: Path) -> None:
+    model = made(listener(tmp_path / "net.onnx"), pre=f"pcm:{RATE},{WINDOW}", state="state=stateN")
+    sound = talk(8)
+    assert spoken(predict(model, wav(sound), score_threshold=0.8)) == [expected(sound, np.float32(0.8))]
+    (answer,) = model.send(
+        [{"content": wav(sound), "headers": {"Content-Type": "audio/wav"}, "params": {"score_threshold": 2}}]
+    )
+    assert answer.status_code == 400 and "score_threshold is not within 0 to 1" in answer.json()["error"]
+
+
+def test_files_of_other_kinds_and_rates_give_the_same_speech(made: Make, tmp_path: Path) -> None:
+    model = made(listener(tmp_path / "net.onnx"), pre=f"pcm:{RATE},{WINDOW}", state="state=stateN")
+    sound = talk(6)
+    (original,) = spoken(predict(model, wav(sound)))
+    stereo = np.stack([sound, sound], 1)
+    for form, kind, media in (
+        ("FLAC", "PCM_16", "audio/flac"),
+        ("WAV", "FLOAT", "audio/x-wav"),
+        ("AIFF", "PCM_24", "audio/aiff"),
+    ):
+        packed = io.BytesIO()
+        soundfile.write(packed, stereo, RATE, format=form, subtype=kind)
+        assert spoken(predict(model, packed.getvalue(), media=media)) == [original]
+    faster = io.BytesIO()
+    soundfile.write(faster, np.repeat(sound, 2), 2 * RATE, format="WAV", subtype="FLOAT")
+    (other,) = spoken(predict(model, faster.getvalue()))
+    assert [each[:2] for each in other] == [pytest.approx(each[:2], abs=0.06) for each in original]
+
+
+def test_a_broken_file_costs_no_other_its_answer(made: Make, tmp_path: Path) -> None:
+    model = made(listener(tmp_path / "net.onnx"), pre=f"pcm:{RATE},{WINDOW} longest:2", state="state=stateN")
+    good = wav(talk(1.5))
+    files = [good, b"no sound", good[:-100], wav(talk(2.5)), good]
+    answers = model.send([{"content": file, "headers": {"Content-Type": "audio/wav"}} for file in files])
+    assert [answer.status_code for answer in answers] == [200, 400, 400, 400, 200]
+    texts = [answer.json()["error"] for answer in answers[1:4]]
+    for text, part in zip(texts, ("not a WAV", "corrupt or truncated", "longer than 2 seconds"), strict=True):
+        assert part in text
+    assert answers[0].json() == answers[4].json()
+
+
+def stream(folder: Path, library: Path, name: str, sounds: list[np.ndarray]) -> list[np.ndarray]:
+    """Sends the windows of sounds, all at the same time, and returns p of each."""
+    gateway = Gateway(Settings(model_repository=folder, build_ops=library.resolve().parent, ops_path=""))
+    gateway.catalog.load_all()
+    app = create_app(gateway)
+
+    async def one(client: httpx.AsyncClient, number: int, sound: np.ndarray) -> np.ndarray:
+        count = max(1, -(-len(sound) // WINDOW))
+        padded = np.zeros(count * WINDOW, np.float32)
+        padded[: len(sound)] = sound
+        said = []
+        for i in range(count):
+            parameters = {"sequence_id": number + 1, "sequence_start": i == 0, "sequence_end": i == count - 1}
+            samples = padded[i * WINDOW : (i + 1) * WINDOW].tolist()
+            tensor = {"name": "samples", "shape": [1, WINDOW], "datatype": "FP32", "data": samples}
+            body = {"parameters": parameters, "inputs": [tensor]}
+            answer = await client.post(f"/v2/models/{name}/infer", json=body)
+            assert answer.status_code == 200, answer.text
+            said.append(answer.json()["outputs"][0]["data"][0])
+        return np.array(said, np.float32)
+
+    async def all_of_them() -> list[np.ndarray]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await asyncio.gather(*(one(client, number, sound) for number, sound in enumerate(sounds)))
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("context", [0, 40])
+def test_a_stream_gives_what_the_file_gives(made: Make, library: Path, tmp_path: Path, context: int) -> None:
+    pre = f"pcm:{RATE},{WINDOW}" + (f" context:{context}" if context else "")
+    model = made(listener(tmp_path / "net.onnx"), pre=pre, state="state=stateN", post="outputs")
+    sounds = [talk(seconds, seed) for seed, seconds in enumerate((2, 0.5, 1.3))]
+    streamed = stream(model.folder.parent, library, f"{model.name}_stream", sounds)
+    for sound, said in zip(sounds, streamed, strict=True):
+        np.testing.assert_allclose(said, probabilities(sound, context), atol=1e-6)
+        (answer,) = predict(model, wav(sound))
+        count = int(np.ravel(answer["outputs"]["count"])[0])
+        assert np.ravel(answer["outputs"]["p"])[:count] == pytest.approx(said, abs=1e-6)
+
+
+def tones(path: Path, samples: Any = "t", *, rank: int = 2, frames: int = 0) -> Path:
+    """Which of three tones a sound has: the magnitudes of its products with them, [n, 3], or [n, frames, 3]."""
+    time = np.arange(2000) / RATE
+    waves = np.stack([np.cos(2 * np.pi * hertz * time) for hertz in (400, 800, 1600)], 1)
+    shape = {1: ["t"], 2: ["n", samples], 3: ["n", 1, samples]}[rank]
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "waves"], ["products"]),
+        helper.make_node("Abs", ["products"], ["sizes"]),
+        helper.make_node("Mul", ["sizes", "scale"], ["logits"]),
+    ]
+    constants = [constant("flat", [-1, 2000], np.int64), constant("waves", waves), constant("scale", 0.02)]
+    return saved(path, nodes, [value("x", *shape)], [value("logits", "n", 3)], constants)
+
+
+def tone(hertz: float, seconds: float, rate: int = RATE) -> np.ndarray:
+    return 0.5 * np.cos(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)
+
+
+def best(answer: Any) -> tuple[str, float]:
+    first = answer["predictions"][0]
+    return first["label"], first["score"]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("more", ["", " together"])
+def test_labels_of_windows_are_their_mean(made: Make, tmp_path: Path, rank: int, more: str) -> None:
+    model = made(tones(tmp_path / "net.onnx", 2000, rank=rank), pre=f"pcm:{RATE} hop:1000{more}", labels="low,mid,high")
+    sounds = [tone(400, 1), tone(1600, 0.3), np.concatenate([tone(800, 2), tone(400, 0.5)]), tone(800, 0.25)]
+    answers = predict(model, *map(wav, sounds))
+    assert [best(answer)[0] for answer in answers] == ["low", "high", "mid", "mid"]
+    for sound, answer in zip(sounds, answers, strict=True):
+        held = (np.clip(sound, -1, 1 - 2**-15) * 32768).round() / 32768
+        count = -(-len(held) // 1000)
+        padded = np.zeros((count + 1) * 1000)
+        padded[: len(held)] = held
+        time = np.arange(2000) / RATE
+        waves = np.stack([np.cos(2 * np.pi * hertz * time) for hertz in (400, 800, 1600)], 1)
+        logits = np.stack([np.abs(padded[i * 1000 : i * 1000 + 2000] @ waves) * 0.02 for i in range(count)])
+        mean = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).mean(0)
+        scores = {each["label"]: each["score"] for each in answer["predictions"]}
+        assert [scores[name] for name in ("low", "mid", "high")] == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_sound_of_some_seconds_is_cut_or_padded(made: Make, tmp_path: Path) -> None:
+    model = made(tones(tmp_path / "net.onnx"), pre=f"pcm:{RATE} seconds:0.25", labels="low,mid,high", max_batch_size=4)
+    sounds = [tone(400, 0.25), tone(1600, 3), tone(800, 0.1)]
+    assert [best(answer)[0] for answer in predict(model, *map(wav, sounds))] == ["low", "high", "mid"]
+
+
+def test_what_a_vector_of_windows_is(made: Make, tmp_path: Path) -> None:
+    model = made(tones(tmp_path / "net.onnx", 2000), pre=f"pcm:{RATE}", post="embed unscaled")
+    (one,) = predict(model, wav(tone(400, 0.25)))
+    assert np.argmax(one["outputs"]["embedding"]) == 0 and one["outputs"]["embedding"][0] == pytest.approx(10, abs=0.1)
+
+
+def player(path: Path) -> Path:
+    """Says of windows [n, 2000, 1] what the music of the cases of NoteEvents says: onsets and frames [n, 40, 20], from
+    the number of the window that its samples have."""
+    made = music(1, 200, 20, 15)
+    windows = {name: made[name][0].reshape(5, 40, 20) for name in ("onsets", "frames")}
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["greatest"], axes=[1, 2], keepdims=0),
+        helper.make_node("Mul", ["greatest", "ten"], ["tenths"]),
+        helper.make_node("Round", ["tenths"], ["whole"]),
+        helper.make_node("Clip", ["whole", "zero", "four"], ["held"]),
+        helper.make_node("Cast", ["held"], ["number"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["all_onsets", "number"], ["onsets"], axis=0),
+        helper.make_node("Gather", ["all_frames", "number"], ["frames"], axis=0),
+    ]
+    constants = [constant("ten", 10), constant("zero", 0), constant("four", 4)]
+    constants += [constant(f"all_{name}", array) for name, array in windows.items()]
+    outputs = [value("frames", "n", 40, 20), value("onsets", "n", 40, 20)]
+    return saved(path, nodes, [value("x", "n", 2000, 1)], outputs, constants)
+
+
+def test_notes_of_joined_windows(made: Make, tmp_path: Path) -> None:
+    from opgate.ops_build.ops.note_events.reference import reference
+
+    post = "notes onsets:onsets frames:frames shortest:5"
+    model = made(player(tmp_path / "net.onnx"), pre=f"pcm:{RATE} hop:1000", post=post)
+    sound = np.zeros(5000)
+    sound[:5000:1000] = (0, 0.1, 0.2, 0.3, 0.4)
+    pulses = np.repeat([0, 0.1, 0.2, 0.3, 0.4], 1000)
+    (answer,) = predict(model, wav(pulses))
+    told = music(1, 200, 20, 15)
+    numbers = [round(10 * max(pulses[i * 1000 : i * 1000 + 2000])) for i in range(5)]
+    joined = {name: told[name].reshape(5, 40, 20)[numbers].reshape(1, 200, 20) for name in ("onsets", "frames")}
+    begin, end, pitch, amplitude, count = reference(
+        joined["onsets"], joined["frames"], np.array([200]), max_notes=2000, onset_threshold=0.5, frame_threshold=0.3,
+        min_frames=5, tolerance=11, infer_onsets=True, without_onsets=True,
+    )  # fmt: skip
+
+    def seconds(frame: int) -> float:
+        return (frame // 40 * 1000 + frame % 40 * 50) / RATE
+
+    assert count[0] > 5
+    notes = answer["predictions"]
+    assert [(each["pitch"], each["score"]) for each in notes] == [
+        (pitch[0, i], pytest.approx(amplitude[0, i], abs=1e-5)) for i in range(count[0])
+    ]
+    for i, each in enumerate(notes):
+        assert (each["start"], each["end"]) == pytest.approx((seconds(begin[0, i]), seconds(end[0, i])), abs=1e-5)
+    names = {each["note"] for each in notes}
+    assert all(name.rstrip("0123456789-").rstrip("#") in "CDEFGAB" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"pre": f"pcm:{RATE},{WINDOW}"}, "expected one input for samples, got x f32.*--state state=stateN"),
+        ({"pre": f"pcm:{RATE}", "state": "state=stateN"}, "--state goes with a window"),
+        ({"pre": f"pcm:{RATE},{WINDOW}", "state": "state=next"}, "expected input=output, such as state=stateN, got 'state=next'"),
+        ({"pre": "pcm:44", "state": "state=stateN"}, "expected pcm:1000"),
+        ({"pre": "pcm:8000,a"}, "expected pcm:16000 or 16000,512"),
+        ({"pre": f"pcm:{RATE},{WINDOW} hops:3"}, "what is 'hops:3'. Did you mean 'hop:3'"),
+        ({"pre": f"pcm:{RATE},{WINDOW} hop:201", "state": "state=stateN"}, "would leave samples out"),
+        ({"pre": f"pcm:{RATE},{WINDOW} together", "state": "state=stateN"}, "together: the windows run one after the other"),
+        ({"pre": f"pcm:{RATE},{WINDOW}", "state": "state=stateN", "post": "yolov8"}, "yolov8 doesn't go with"),
+        ({"pre": f"pcm:{RATE},{WINDOW}", "state": "state=stateN", "post": "notes"}, "notes needs onsets and frames"),
+    ],
+)  # fmt: skip
+def test_what_is_said_wrongly(library: Path, tmp_path: Path, said: dict[str, str], message: str) -> None:
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(listener(tmp_path / "net.onnx"), libraries=(library,), **said), "model")
