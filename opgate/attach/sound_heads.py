@@ -10,12 +10,16 @@ from onnx import TensorProto
 from opgate.attach import heads_without_boxes, settings
 from opgate.attach.facts import Output
 from opgate.attach.head import Head
+from opgate.attach.heads import are_probabilities
 from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers
-from opgate.attach.report import AttachError
+from opgate.attach.report import AttachError, Report
 from opgate.attach.sound_words import Sound
 from opgate.attach.windows import COUNTS
 
+#: What the class of the blank is called, and what else says nothing.
+_BLANKS = ("<blank>", "[blank]", "blank", "<pad>", "[pad]", "<blk>", "_")
+_SILENT = (*_BLANKS[:-1], "<s>", "</s>", "<unk>", "[unk]", "[cls]", "[sep]")
 #: The heads that go with a sound.
 HEADS = ("speech", "notes", "classify", "embed", "ctc", "value", "outputs")
 
@@ -65,6 +69,8 @@ def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, i
     the number of classes, 0 without any. Raises AttachError."""
     if head.post.kind == "speech":
         return _speech(nodes, head, sound, length), 0
+    if head.post.kind == "ctc" and not sound.window:
+        return _words(nodes, head, sound, length), 0
     if head.post.kind == "notes":
         return _notes(nodes, head, sound, length), 128
     if sound.window and head.post.kind in ("classify", "embed"):
@@ -77,7 +83,7 @@ def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, i
         return answers, classes
     if sound.window and head.post.kind != "outputs":
         raise AttachError(
-            f"--post: {head.post.kind} doesn't go with windows: expected speech, classify, embed or outputs"
+            f"--post: {head.post.kind} doesn't go with windows: expected speech, notes, classify, embed or outputs"
         )
     return heads_without_boxes.add(nodes, head)
 
@@ -129,6 +135,63 @@ def _speech(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
     return Answers(outputs, [("start", "start"), ("end", "end"), ("score", "scores")], "count")
+
+
+def names(labels: Sequence[str], classes: int, said: int | None, report: Report) -> tuple[list[str], int, str]:
+    """Returns the text of each class of a reader of sounds, the class of the blank, and what stands between two words.
+    `labels` are those of a file, `said` is what the word blank: says. Raises AttachError."""
+    found = list(labels)
+    blank = next((place for place, name in enumerate(found) if name.lower() in _BLANKS), None)
+    if said is not None:
+        blank = said
+        report.said("blank", said)
+    elif blank is not None:
+        report.found("blank", blank, f"called {found[blank]!r}")
+    elif len(found) == classes - 1:  # NeMo's vocabulary has none
+        blank = len(found)
+        found.append("")
+        report.default("blank", blank, "behind the characters, of which there is one less than classes")
+    else:
+        raise AttachError("--post: which class is the blank? Say it, such as ctc:vocab.json blank:0")
+    if len(found) != classes or not 0 <= blank < classes:
+        raise AttachError(f"--post: expected {classes} characters, one for each class, got {len(found)}")
+    between = "|" if "|" in found else "\u2581" if any(name.startswith("\u2581") for name in found) else " "
+    report.default("between words", repr(between))
+    return ["" if name.lower() in _SILENT else name for name in found], blank, between
+
+
+def _words(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
+    """Adds the words of a sound: their text, when each starts and ends, in seconds, and its mean probability."""
+    output = head.output(lambda output: output.value.ndim == 3, "one output [n, steps, classes]")
+    heads_without_boxes.check_floats(head, output)
+    if head.labels is None:
+        raise AttachError(
+            f"--post: {output} is read as steps with a score for each character: which characters does it write? Say "
+            "ctc:vocab.json, a file with one character a line or a vocabulary in JSON"
+        )
+    said = head.post.blank if "blank" in head.post.stated else None
+    texts, blank, between = names(head.labels, output.shape[2], said, head.report)
+    x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
+    x = head.rows(nodes, x, 3)
+    stated = head.post.words & {"softmax", "probabilities"}
+    kind = "softmax" if "softmax" in stated or not (stated or are_probabilities(output.value)) else "none"
+    (head.report.said if stated else head.report.ran)("scores", "probabilities" if kind == "none" else "logits")
+    attributes = {"names": "\n".join(texts), "blank": blank, "delimiter": between, "activation": kind}
+    made = [f"{nodes.prefix}{name}" for name in ("begin", "end")]
+    nodes.add_op("CTCWords", [x], ["words", *made, "scores", "count"], "words", **attributes)
+    steps = nodes.cast(nodes.slice(nodes.add("Shape", [x], "shape"), 0, 1, 2, "steps"), TensorProto.FLOAT, "steps.f32")
+    seconds = nodes.cast(nodes.reshape(length, [-1, 1], "length.rows"), TensorProto.FLOAT, "length.f32")
+    whole = nodes.add("Div", [seconds, nodes.constant("rate", sound.rate)], "seconds")
+    step = nodes.add("Div", [whole, nodes.add("Max", [steps, nodes.constant("one", 1.0)], "steps.held")], "step")
+    for place, to in zip(made, ("start", "end"), strict=True):
+        nodes.add("Mul", [nodes.cast(place, TensorProto.FLOAT, f"{to}.f32"), step], f"{to}.seconds", to=to)
+    outputs = [
+        Answer("words", "TYPE_STRING", (-1,)),
+        *(Answer(name, "TYPE_FP32", (-1,)) for name in ("start", "end", "scores")),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    fields = [("text", "words"), ("start", "start"), ("end", "end"), ("score", "scores")]
+    return Answers(outputs, fields, "count")
 
 
 def _joined(nodes: Nodes, head: Head, output: Output, sound: Sound) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from opgate.attach import (
     windows,
 )
 from opgate.attach.attached import Attached, attached
+from opgate.attach.facts import listed
 from opgate.attach.head import Head
 from opgate.attach.network_file import Feed, Input, NetworkFile
 from opgate.attach.nodes import Nodes
@@ -69,7 +71,9 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     ran = tuple(output for output in ran if output.name not in handed)
     head_post, found = post.settled(wish.post, ran, sound_heads.HEADS, sound_heads.usual(ran, sound), report)
     own = head_post.argument if head_post.kind == "ctc" else ""
-    stated = labels.read(wish.labels or own, network.metadata, head_post.kind, report, beside=_labels_beside(network))
+    stated = labels.read(
+        wish.labels or own, network.metadata, head_post.kind, report, beside=_labels_beside(network, head_post.kind)
+    )
     axes = {state.input: state.axis for state in states}
     opened, batched, why = network_file.open_batch(network, feed(ROWS, 0), report, 2, axes)
     if sound.together and (states or not batched):
@@ -96,7 +100,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
 
     head = Head(network, heard, (0, 0), head_post, stated, report, others, fixed=not batched)
     answers, classes = sound_heads.add(after, head, sound, LENGTH)
-    fitted = labels.fitted(stated, classes, head_post.kind, head_post.blank, report)
+    fitted = None if head_post.kind == "ctc" else labels.fitted(stated, classes, head_post.kind, 0, report)
     batch = _batch_size(wish, batched, why, alone, report)
     beside, notes = sound_streams.models(name, opened, wave, sound, states, found, batched, report)
     made = attached(
@@ -251,7 +255,10 @@ def _is_silero(network: NetworkFile, states: Sequence[State]) -> bool:
     return [(state.input, state.output, state.shape) for state in states] == [("state", "stateN", (2, 1, 128))]
 
 
-def _labels_beside(network: NetworkFile) -> tuple[str, list[str]]:
+def _labels_beside(network: NetworkFile, kind: str) -> tuple[str, list[str]]:
+    if kind == "ctc":
+        file, vocabulary = network.beside("vocab.json")
+        return file, listed(json.dumps(vocabulary)) or []
     file, config = network.beside("config.json")
     return file, labels.of_config_object(config) or []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,66 @@ def test_notes_of_joined_windows(made: Make, tmp_path: Path) -> None:
         assert (each["start"], each["end"]) == pytest.approx((seconds(begin[0, i]), seconds(end[0, i])), abs=1e-5)
     names = {each["note"] for each in notes}
     assert all(name.rstrip("0123456789-").rstrip("#") in "CDEFGAB" for name in names)
+
+
+CHARACTERS = {"<pad>": 0, "<s>": 1, "|": 2, "a": 3, "b": 4, "c": 5}
+
+
+def writer(path: Path) -> Path:
+    """One step for 100 samples [n, t]: the class is ten times their mean, of six."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "steps"], ["each"]),
+        helper.make_node("ReduceMean", ["each"], ["mean"], axes=[2], keepdims=1),
+        helper.make_node("Mul", ["mean", "ten"], ["place"]),
+        helper.make_node("Sub", ["place", "classes"], ["far"]),
+        helper.make_node("Mul", ["far", "far"], ["squares"]),
+        helper.make_node("Mul", ["squares", "scale"], ["logits"]),
+    ]
+    constants = [constant("steps", [0, -1, 100], np.int64), constant("ten", 10), constant("scale", -20)]
+    constants.append(constant("classes", np.arange(6)[None, None]))
+    return saved(path, nodes, [value("x", "n", "t")], [value("logits", "n", "steps", 6)], constants)
+
+
+@pytest.mark.parametrize("form", ["json", "txt", "beside"])
+def test_words_of_a_sound_have_times(made: Make, tmp_path: Path, form: str) -> None:
+    name = {"json": "characters.json", "txt": "characters.txt", "beside": "vocab.json"}[form]
+    text = "\n".join(CHARACTERS) if form == "txt" else json.dumps(CHARACTERS)
+    (tmp_path / name).write_text(text)
+    post = "ctc" if form == "beside" else f"ctc:{tmp_path / name}"
+    model = made(writer(tmp_path / "net.onnx"), pre=f"pcm:{RATE} seconds:0.25", post=post)
+    spelled = [0, 3, 3, 0, 4, 2, 2, 1, 5, 0, 5, 5, 2, 4]
+    samples = np.repeat(np.array(spelled) / 10, 100)
+    (answer,) = predict(model, wav(samples))
+    said = [(each["text"], each["start"], each["end"]) for each in answer["predictions"]]
+    # 20 steps of a quarter of a second, of which the sound has 14
+    length = len(samples) / RATE / 20
+    expected_words = [("ab", 1, 5), ("cc", 8, 12), ("b", 13, 14)]
+    assert said == [
+        (word, pytest.approx(begin * length), pytest.approx(end * length)) for word, begin, end in expected_words
+    ]
+    assert all(0.9 < each["score"] <= 1 for each in answer["predictions"])
+    assert "called '<pad>'" in model.report
+    (silence,) = predict(model, wav(np.zeros(1000)))
+    assert silence["predictions"] == []
+
+
+def test_characters_of_a_reader_must_be_known(library: Path, tmp_path: Path) -> None:
+    file = writer(tmp_path / "net.onnx")
+    (tmp_path / "five.txt").write_text("a\nb\nc\nd\ne")
+    report = "\n".join(
+        attach(
+            Wish(file, f"pcm:{RATE} seconds:0.25", f"ctc:{tmp_path / 'five.txt'}", libraries=(library,)), "m"
+        ).report.lines()
+    )
+    assert "behind the characters" in report
+    (tmp_path / "six.txt").write_text("a\nb\nc\nd\ne\nf")
+    for post, message in (
+        ("ctc", "which characters does it write"),
+        (f"ctc:{tmp_path / 'six.txt'}", "which class is the blank"),
+        (f"ctc:{tmp_path / 'five.txt'} blank:2", "expected 6 characters, one for each class, got 5"),
+    ):
+        with pytest.raises(AttachError, match=message):
+            attach(Wish(file, f"pcm:{RATE} seconds:0.25", post, libraries=(library,)), "m")
 
 
 @pytest.mark.parametrize(
