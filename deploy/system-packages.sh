@@ -37,12 +37,16 @@ serve | test)
     header libpng-dev png.h
     header libdeflate-dev libdeflate.h
     header libwebp-dev webp/decode.h
+    header libonig-dev oniguruma.h
+    header nlohmann-json3-dev nlohmann/json.hpp
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
     need libpng-dev
     need libdeflate-dev
     need libwebp-dev
+    need libonig-dev
+    need nlohmann-json3-dev
     need libnghttp2-dev
   fi
   if [ "$1" = test ]; then
