@@ -41,6 +41,8 @@ serve | test)
     header libmpg123-dev mpg123.h
     header libogg-dev ogg/ogg.h
     header libsoxr-dev soxr.h
+    header libonig-dev oniguruma.h
+    header nlohmann-json3-dev nlohmann/json.hpp
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
@@ -51,6 +53,8 @@ serve | test)
     need libmpg123-dev
     need libogg-dev
     need libsoxr-dev
+    need libonig-dev
+    need nlohmann-json3-dev
     need libnghttp2-dev
   fi
   if [ "$1" = test ]; then

@@ -30,7 +30,8 @@ CMD ["--help"]
 # The library for CUDA has the kernels for the CPU too. It has the name that the models' configs state.
 FROM nvcr.io/nvidia/tritonserver:25.06-py3
 RUN apt-get update && \
-    apt-get install -y --no-install-recommends libdeflate0 libjpeg-turbo8 libpng16-16 libsndfile1 libsoxr0 libwebp7 && \
+    apt-get install -y --no-install-recommends \
+      libdeflate0 libjpeg-turbo8 libonig5 libpng16-16 libsndfile1 libsoxr0 libwebp7 && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/opgate/ops /opt/opgate/ops
 # Triton looks for an op library by its file name. It loads the plugins before it loads a model, and they register
