@@ -132,8 +132,9 @@ def _tokens(pre: str, network: NetworkFile, roles: Roles, report: Report) -> Tok
     files = [word for word in words if word not in _ALONE]
     if len(files) > 1 or len(set(alone)) < len(alone):
         raise AttachError(f"--pre: expected a file and words such as {', '.join(_ALONE)}, got '{pre}'")
-    place, _, most = files[0].rpartition(":") if files and files[0].rpartition(":")[2].isdecimal() else (*files, "", "")
-    place = place or (files[0] if files else "")
+    place, most = files[0] if files else "", ""
+    if place.rpartition(":")[2].isdecimal():
+        place, _, most = place.rpartition(":")
     path = Path(place) if place else _found(network)
     if path is None or not path.is_file():
         near = did_you_mean(path.name, [each.name for each in path.parent.glob("*")]) if path else ""

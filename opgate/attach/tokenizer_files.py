@@ -25,9 +25,45 @@ def read(path: Path, *, cased: bool = False) -> str:
         if cased:
             raise AttachError("--pre: cased goes with a vocab.txt: a tokenizer.json says itself what it does")
         return text
-    from opgate.ops_build.text.vocabulary import from_vocab_txt
+    return _of_bert(path, text.removesuffix("\n").split("\n"), cased)
 
-    return from_vocab_txt(text, lowercase=not cased)
+
+def _of_bert(path: Path, vocabulary: list[str], cased: bool) -> str:
+    """Returns the tokenizer.json of BERT for the tokens of a vocab.txt. Raises AttachError."""
+    numbers = {token.removesuffix("\r"): number for number, token in enumerate(vocabulary)}
+    if missing := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
+        raise AttachError(f"--pre: {path} has no {', '.join(missing)}: expected the vocab.txt of a BERT")
+    special = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [{"id": numbers[token], "content": token, **flags} for token in special],
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": None,
+                "lowercase": not cased,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {
+                "type": "BertProcessing",
+                "sep": ["[SEP]", numbers["[SEP]"]],
+                "cls": ["[CLS]", numbers["[CLS]"]],
+            },
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": numbers,
+            },
+        }
+    )
 
 
 def _hint(path: Path) -> str:
