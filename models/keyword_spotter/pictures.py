@@ -57,9 +57,10 @@ def _tile(file: Path, text: str) -> Image.Image:
     with wave.open(str(file)) as sound:
         pcm = (np.frombuffer(sound.readframes(-1), np.uint8).astype(np.float32) - 128) / 128
     mel = log_mel(
-        pcm[None], sample_rate=words.SAMPLE_RATE, n_fft=400, win_length=0, hop_length=160, n_mels=40, f_min=60.0,
+        pcm[None], None, sample_rate=words.SAMPLE_RATE, n_fft=400, win_length=0, hop_length=160, n_mels=40, f_min=60.0,
         f_max=7600.0, mel_scale="slaney", norm="slaney", center=1, pad="reflect", log="ln", floor=1e-5,
-    )[0]  # fmt: skip
+        guard="clamp", power=2, preemphasis=0.0, window="hann", periodic=1,
+    )[0][0]  # fmt: skip
     low, high = np.percentile(mel, [2, 99.5])
     levels = np.clip((mel[::-1] - low) / (high - low), 0, 1)
     colours = np.stack([levels, levels**2, np.sqrt(levels) * 0.6 * (1 - levels) + 0.2 * levels], -1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from opgate.ops_build.audio.sounds import encoded, tones, wav
 from opgate.ops_build.images.pictures import flat
+from opgate.ops_build.ops.log_mel_spectrogram.reference import bands
 from tests.conftest import thorough
 from tests.skips import need
 
@@ -41,23 +42,100 @@ def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
     f_min = data.draw(st.sampled_from([0.0, 80.0]))
     f_max = data.draw(st.sampled_from([0.0, 3500.0]))
     norm = data.draw(st.sampled_from(["slaney", "none"]))
+    power = data.draw(st.sampled_from([1, 2]))
+    shape = data.draw(st.sampled_from(["hann", "hamming", "blackman"]))
     pcm = sound(samples, samples)
     energy = librosa.feature.melspectrogram(
         y=pcm.astype(np.float64), sr=rate, n_fft=n_fft, hop_length=hop, win_length=window or None, n_mels=n_mels,
         fmin=f_min, fmax=f_max or None, htk=htk, norm=norm if norm == "slaney" else None,
-        pad_mode="constant" if zero else "reflect", dtype=np.float64,
+        pad_mode="constant" if zero else "reflect", dtype=np.float64, power=power, window=shape,
     )  # fmt: skip
     attributes = {
         "sample_rate": rate, "n_fft": n_fft, "hop_length": hop, "win_length": window, "n_mels": n_mels, "f_min": f_min,
         "f_max": f_max, "mel_scale": "htk" if htk else "slaney", "norm": norm, "pad": "zero" if zero else "reflect",
+        "power": power, "window": shape,
     }  # fmt: skip
-    (mel,) = run_op("LogMelSpectrogram", {"pcm": pcm[None]}, attributes)
+    mel, _ = run_op("LogMelSpectrogram", {"pcm": pcm[None]}, attributes)
     assert mel.shape == (1, *energy.shape)
     # Energies below a millionth of the loudest are rounding errors of the f32 transform.
-    quiet = energy < 1e-6 * energy.max()
+    quiet = energy < 1e-6 ** (power / 2) * energy.max()
     expected = np.log(np.maximum(energy, 1e-10))
     assert np.abs(mel[0] - expected)[~quiet].max(initial=0) < 2e-3
-    assert (mel[0][quiet] < np.log(2e-6 * energy.max())).all()
+    assert (mel[0][quiet] < np.log(2 * 1e-6 ** (power / 2) * energy.max())).all()
+
+
+def frames_of(pcm: np.ndarray, n_fft: int, hop: int, window: np.ndarray, pad: str) -> np.ndarray:
+    """torch.stft's magnitudes [n_fft // 2 + 1, frames] with its centred window, computed in f64."""
+    around = np.zeros(n_fft)
+    first = (n_fft - len(window)) // 2
+    around[first : first + len(window)] = window
+    padded = np.pad(pcm.astype(np.float64), n_fft // 2, pad)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop] * around
+    return np.abs(np.fft.rfft(frames, axis=-1)).T
+
+
+def test_features_are_whispers(run_op) -> None:
+    """WhisperFeatureExtractor of transformers: 30 seconds, log10, 8 below the maximum, and a scale."""
+    speech = sound(50_000, 3)
+    padded = np.pad(speech, (0, 480_000 - len(speech)))
+    weights = bands(16000, 400, 80, 0, 8000, "slaney", "slaney")
+    of_whisper = np.log10(np.maximum(weights @ frames_of(padded, 400, 160, hann(400), "reflect")[:, :-1] ** 2, 1e-10))
+    of_whisper = (np.maximum(of_whisper, of_whisper.max() - 8) + 4) / 4
+    # The frames behind a row are those of silence.
+    pcm, length = np.pad(speech[None], ((0, 0), (0, 480_000 - len(speech)))), np.array([len(speech)], np.int32)
+    for inputs in ({"pcm": pcm}, {"pcm": pcm, "length": length}):
+        mel, frames = run_op("LogMelSpectrogram", inputs, {"log": "log10"})
+        mel = mel[0, :, :-1]
+        mel = (np.maximum(mel, mel.max() - 8) + 4) / 4
+        alone = len(speech) // 160 - 1  # frames that reach no padding
+        np.testing.assert_allclose(mel[:, :alone], of_whisper[:, :alone], atol=2e-4)
+        np.testing.assert_allclose(mel[:, alone + 5 :], of_whisper[:, alone + 5 :], atol=2e-4)
+    assert frames.tolist() == [1 + len(speech) // 160]
+
+
+def hann(length: int, period: int = 0) -> np.ndarray:
+    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (period or length))
+
+
+@pytest.mark.parametrize(("pad", "power", "guard"), [("zero", 2, "add"), ("reflect", 2, "add"), ("zero", 1, "clamp")])
+def test_features_are_nemos(run_op, pad: str, power: int, guard: str) -> None:
+    """FilterbankFeatures of NeMo, with the settings of its Conformer and Parakeet models, each row alone: preemphasis, a
+    symmetric window of 400 in 512, and each band normalized over the frames of its row."""
+    lengths = np.array([16000, 9000, 12345], np.int32)
+    pcm = np.stack([sound(16000, seed) for seed in range(3)])
+    attributes = {
+        "n_fft": 512, "win_length": 400, "n_mels": 80, "pad": pad, "power": power, "guard": guard, "floor": 2.0**-24,
+        "preemphasis": 0.97, "periodic": 0,
+    }  # fmt: skip
+    mel, frames = run_op("LogMelSpectrogram", {"pcm": pcm, "length": lengths}, attributes)
+    weights = bands(16000, 512, 80, 0, 8000, "slaney", "slaney")
+    for row, (samples, length) in enumerate(zip(pcm, lengths, strict=True)):
+        x = samples[:length].astype(np.float64)
+        x = np.concatenate([x[:1], x[1:] - 0.97 * x[:-1]])
+        energy = frames_of(x, 512, 160, hann(400, 399), "constant" if pad == "zero" else pad) ** power
+        of_nemo = weights @ energy
+        of_nemo = np.log(of_nemo + 2**-24) if guard == "add" else np.log(np.maximum(of_nemo, 2**-24))
+        valid = length // 160  # NeMo's length leaves the last frame out
+        assert frames[row] == of_nemo.shape[1] == valid + 1
+        np.testing.assert_allclose(normalized(mel[row, :, :valid]), normalized(of_nemo[:, :valid]), atol=1e-3)
+        np.testing.assert_allclose(mel[row, :, valid + 1 :], np.log(2**-24), rtol=1e-6)
+
+
+def normalized(mel: np.ndarray) -> np.ndarray:
+    """NeMo's normalization "per_feature"."""
+    return (mel - mel.mean(1, keepdims=True)) / (mel.std(1, ddof=1, keepdims=True) + 1e-5)
+
+
+def test_a_row_with_a_length_is_as_alone(run_op) -> None:
+    pcm, lengths = np.stack([sound(5000, seed) for seed in range(4)]), np.array([5000, 300, 150, 2801], np.int32)
+    together, frames = run_op("LogMelSpectrogram", {"pcm": pcm, "length": lengths})
+    for row, length in enumerate(lengths):
+        if length <= 200:  # too short to be reflected
+            assert frames[row] == 0 and (together[row] == together[row, 0, 0]).all()
+            continue
+        alone, _ = run_op("LogMelSpectrogram", {"pcm": pcm[row : row + 1, :length]})
+        assert frames[row] == alone.shape[2]
+        np.testing.assert_allclose(together[row, :, : frames[row]], alone[0], atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,5 +241,6 @@ def test_a_tone_stays_a_tone(run_op) -> None:
 
 def test_a_tone_is_in_its_band(run_op) -> None:
     pcm = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
-    (mel,) = run_op("LogMelSpectrogram", {"pcm": np.stack([pcm, pcm])})
+    mel, frames = run_op("LogMelSpectrogram", {"pcm": np.stack([pcm, pcm])})
+    assert frames.tolist() == [101, 101]
     assert mel.shape == (2, 80, 101) and (mel[:, :, 5:-5].argmax(1) == 26).all()

@@ -13,7 +13,7 @@ from opgate.ops_build.op_folder import op_folders
 
 SOURCE = Path(__file__).resolve().parents[1]
 #: The folders there with the C++ and CUDA that ops are made of, beside the ops and the adapters.
-ROOMS = ("signature", "op_call", "kernel_toolkit", "points", "norms", "reductions", "detection", "images")
+ROOMS = ("signature", "op_call", "kernel_toolkit", "points", "norms", "reductions", "detection", "images", "audio")
 #: The folder that opgate's own ops are built into.
 DEFAULT_OUTPUT = folders.builds() / "ops"
 #: The levels of x86-64 for which the CPU kernels are compiled, besides for every processor. ARM has none.

@@ -54,7 +54,7 @@ Attributes attributes_of(const Op& op, const char* filter) {
     if (attribute.name == "max_points") value = kMaxPoints;
     if (attribute.name == "samples") value = kSamples;
     if (attribute.name == "max_samples") value = kSamples;
-    if (attribute.name == "sample_rate" && op.name == "DecodeAudio") value = std::int64_t{0};  // any
+    if (attribute.name == "sample_rate" && op.signature.name == "DecodeAudio") value = std::int64_t{0};  // any
     if (attribute.name == "filter") value = std::string(filter);
     if (attribute.name == "height" || attribute.name == "width") value = kSide;
   }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,21 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     odd = noise(1, 9000)
     odd[0, [1500, 6000]] = np.nan
     yield case("NaN in two samples", odd)
+    yield from cases_of_lengths(case)
+    for power in (1, 2):
+        for guard in ("clamp", "add"):
+            yield case(f"power {power}, guard {guard}", noise(2, 3000), power=power, guard=guard, floor=2.0**-24)
+    levels = np.repeat([1, 3e-5, 1000, 0, 3e4], 1280).astype(np.float32)
+    yield case("quiet frames of power 1", levels * noise(1, len(levels)), power=1, floor=1e-37)
+    for window in ("hann", "hamming", "blackman", "rectangular"):
+        for periodic in (0, 1):
+            yield case(
+                f"{window}, periodic {periodic}", noise(1, 2000), window=window, periodic=periodic, win_length=320
+            )
+    yield case("one sample of a symmetric window", noise(1, 900), win_length=1, periodic=0)
+    for center in (0, 1):
+        for pad in ("reflect", "zero"):
+            yield case(f"preemphasis, center {center}, {pad}", noise(2, 3000), preemphasis=0.97, center=center, pad=pad)
     yield case("too short to reflect", noise(1, 200), error="expected more than 200 samples.*got 200")
     refused: list[tuple[str, Any, str]] = [
         ("n_fft", 1, r"attribute 'n_fft': expected 2\.\.65536, got 1"),
@@ -71,11 +87,34 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         ("f_max", 9000.0, "attribute 'f_max'"),
         ("f_min", 8000.0, "attribute 'f_min'"),
         ("floor", 0.0, "attribute 'floor'"),
+        ("power", 3, "attribute 'power': expected 1 or 2, got 3"),
+        ("periodic", 2, "attribute 'periodic': expected 0 or 1, got 2"),
+        ("preemphasis", 1.5, "attribute 'preemphasis': expected 0..1, got 1.5"),
         ("floor", 9e-38, "attribute 'floor': expected 1e-37..1e37, got 9e-38"),
         ("sample_rate", 0, "attribute 'sample_rate'"),
     ]
     for name, value, error in refused:
         yield case(f"{name} {value}", noise(1, 2000), error=error, **{name: value})
+
+
+def cases_of_lengths(case: Callable[..., Case]) -> Iterator[Case]:
+    """Rows that end before the tensor does."""
+
+    def with_length(name: str, length: list[int], samples: int = 3000, error: str | None = None, **more: Any) -> Case:
+        one = case(name, noise(len(length), samples), error, **more)
+        return replace(one, inputs={**one.inputs, "length": np.array(length, np.int32)}, unseen=error is not None)
+
+    lengths = [3000, 0, 1, 199, 200, 201, 399, 400, 1000, 2999, 2561]
+    for center in (0, 1):
+        for pad in ("reflect", "zero"):
+            for guard in ("clamp", "add"):
+                name = f"lengths, center {center}, {pad}, {guard}"
+                yield with_length(name, lengths, center=center, pad=pad, guard=guard, preemphasis=0.5 * center)
+    yield with_length("a short row among long ones", [9000, 300, 9000], 9000)
+    yield with_length("no row of any length", [])
+    yield with_length("no samples at all", [0, 0], 0, pad="zero")
+    yield with_length("a length too large", [3000, 3001], error="input 'length': expected 0..3000 .*got 3001 for row 1")
+    yield with_length("a negative length", [-1], error="input 'length': expected 0..3000 .*got -1 for row 0")
 
 
 def large(types: Mapping[str, np.dtype[Any]]) -> Case:

@@ -1,20 +1,23 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 #include <string>
 #include <vector>
 
+#include "audio/spectrum.h"
 #include "kernel_toolkit/elementary.h"
 #include "kernel_toolkit/op.h"
 
-OPGATE_OP(LogMelSpectrogram,
-          "LogMelSpectrogram(pcm: f32[n,t]; sample_rate: int=16000, n_fft: int=400, win_length: int=0, "
-          "hop_length: int=160, n_mels: int=80, f_min: float=0, f_max: float=0, mel_scale: {slaney|htk}=slaney, "
-          "norm: {slaney|none}=slaney, center: int=1, pad: {reflect|zero}=reflect, log: {ln|log10|db}=ln, "
-          "floor: float=0.0000000001) -> (mel: f32[n,n_mels,max(0,1+(t+2*center*(n_fft/2)-n_fft)/hop_length)])",
-          "The logarithm of the energy of sound in bands of the mel scale, for frames that overlap.")
+OPGATE_OP(
+    LogMelSpectrogram,
+    "LogMelSpectrogram(pcm: f32[n,t], length?: i32[n]; sample_rate: int=16000, n_fft: int=400, win_length: int=0, "
+    "hop_length: int=160, n_mels: int=80, f_min: float=0, f_max: float=0, mel_scale: {slaney|htk}=slaney, "
+    "norm: {slaney|none}=slaney, center: int=1, pad: {reflect|zero}=reflect, log: {ln|log10|db}=ln, "
+    "floor: float=0.0000000001, guard: {clamp|add}=clamp, power: int=2, preemphasis: float=0, "
+    "window: {hann|hamming|blackman|rectangular}=hann, periodic: int=1) "
+    "-> (mel: f32[n,n_mels,max(0,1+(t+2*center*(n_fft/2)-n_fft)/hop_length)], frames??: i32[n])",
+    "The logarithm of the energy of sound in bands of the mel scale, for frames that overlap.")
 
 namespace opgate::ops::log_mel_spectrogram {
 
@@ -25,7 +28,9 @@ inline constexpr std::int64_t kMostSamples = 1 << 16;
 struct Settings {
   std::int64_t n_fft, hop, n_mels, padding;  ///< `padding` samples before the first one and after the last one
   bool reflect;
-  float factor, floor;  ///< the result is factor * ln(max(energy, floor))
+  std::int64_t power;
+  float preemphasis;
+  float factor, least, added;  ///< the result is factor * ln(max(energy, least) + added)
 
   static Settings of(const Attributes& attributes) {
     Settings settings{};
@@ -37,16 +42,32 @@ struct Settings {
     const std::string& log = attributes.text("log");
     const double per_decade = std::numbers::log10e * (log == "db" ? 10 : 1);
     settings.factor = static_cast<float>(log == "ln" ? 1.0 : per_decade);
-    settings.floor = static_cast<float>(attributes.number("floor"));
+    const auto floor = static_cast<float>(attributes.number("floor"));
+    const bool add = attributes.text("guard") == "add";
+    settings.least = add ? 0 : floor;
+    settings.added = add ? floor : 0;
+    settings.power = attributes.integer("power");
+    settings.preemphasis = static_cast<float>(attributes.number("preemphasis"));
     return settings;
   }
 
-  /// The sample of a row of `t` that stands at `index`, which may be negative; -1 for a zero.
-  OPGATE_HOST_DEVICE std::int64_t sample(std::int64_t index, std::int64_t t) const {
-    if (index >= 0 && index < t) return index;
-    if (!reflect) return -1;
-    return index < 0 ? -index : 2 * (t - 1) - index;
+  /// The frames of a row of `t` samples: none if it is too short to be reflected.
+  OPGATE_HOST_DEVICE std::int64_t frames(std::int64_t t) const {
+    const std::int64_t samples = t + 2 * padding - n_fft;
+    return samples < 0 || (reflect && t <= padding) ? 0 : 1 + samples / hop;
   }
+
+  /// The sample at `index` of a row of `t`, after the preemphasis. The index may lie before the row or behind it.
+  OPGATE_HOST_DEVICE float sample(const float* row, std::int64_t index, std::int64_t t) const {
+    if (index < 0 || index >= t) {
+      if (!reflect) return 0;
+      index = index < 0 ? -index : 2 * (t - 1) - index;
+    }
+    return index > 0 && preemphasis != 0 ? row[index] - preemphasis * row[index - 1] : row[index];
+  }
+
+  /// What silence gives, and what is in the frames behind a row.
+  float silence() const { return factor * std::log(least + added); }
 };
 
 inline std::int64_t window_length(const Attributes& attributes) {
@@ -78,6 +99,10 @@ inline Status check_attributes(const Attributes& attributes, const KnownSizes& s
   const double floor = attributes.number("floor");
   // The attribute has single precision, in which 1e-37 is less than in f64.
   if (!(floor >= 1e-37f && floor <= 1e37f)) return attributes.refuse("floor", "1e-37..1e37");
+  if (!in_range("power", 1, 2)) return attributes.refuse("power", "1 or 2");
+  if (!in_range("periodic", 0, 1)) return attributes.refuse("periodic", "0 or 1");
+  const double preemphasis = attributes.number("preemphasis");
+  if (!(preemphasis >= 0 && preemphasis <= 1)) return attributes.refuse("preemphasis", "0..1");
   const std::optional<std::int64_t> t = sizes["t"];
   if (t && attributes.integer("center") && attributes.text("pad") == "reflect" && *t <= n_fft / 2) {
     return Status::invalid("input 'pcm': expected more than " + std::to_string(n_fft / 2) +
@@ -86,83 +111,38 @@ inline Status check_attributes(const Attributes& attributes, const KnownSizes& s
   return {};
 }
 
-/// The periodic Hann window of the attributes, in the middle of n_fft numbers.
-inline std::vector<float> hann_window(const Attributes& attributes) {
+/// The window of the attributes, in the middle of n_fft numbers.
+inline std::vector<float> window_from(const Attributes& attributes) {
   const std::int64_t n_fft = attributes.integer("n_fft"), length = window_length(attributes);
   std::vector<float> window(static_cast<std::size_t>(n_fft));
-  const std::int64_t first = (n_fft - length) / 2;
-  for (std::int64_t i = 0; i < length; ++i) {
-    const double phase = 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length);
-    window[static_cast<std::size_t>(first + i)] = static_cast<float>(0.5 - 0.5 * std::cos(phase));
-  }
+  const std::vector<double> numbers =
+      audio::window_of(attributes.text("window"), length, attributes.integer("periodic") == 1);
+  std::copy(numbers.begin(), numbers.end(), window.begin() + (n_fft - length) / 2);
   return window;
 }
 
-/// The scale of S. Davis, P. Mermelstein (HTK): 2595 log10(1 + f / 700). M. Slaney's (Auditory Toolbox): linear up to
-/// 1000 Hz, 15 mels, and 27 mels for each factor of 6.4 above.
-inline double mel_of_hertz(double hertz, bool htk) {
-  if (htk) return 2595 * std::log10(1 + hertz / 700);
-  return hertz < 1000 ? hertz * 3 / 200 : 15 + 27 * std::log(hertz / 1000) / std::log(6.4);
-}
-
-inline double hertz_of_mel(double mel, bool htk) {
-  if (htk) return 700 * (std::pow(10.0, mel / 2595) - 1);
-  return mel < 15 ? mel * 200 / 3 : 1000 * std::exp((mel - 15) / 27 * std::log(6.4));
-}
-
-/// A root of unity.
-struct Root {
-  float re, im;
-};
-
-/// exp(-2 pi j i / length) for i in [0, length).
-inline std::vector<Root> roots_of_unity(std::size_t length) {
-  std::vector<Root> roots(length);
-  for (std::size_t i = 0; i < length; ++i) {
-    const double phase = -2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length);
-    roots[i] = {static_cast<float>(std::cos(phase)), static_cast<float>(std::sin(phase))};
+/// The triangular bands of the attributes.
+inline audio::Bands bands_from(const Attributes& attributes) {
+  const bool htk = attributes.text("mel_scale") == "htk", slaney = attributes.text("norm") == "slaney";
+  const std::int64_t n_fft = attributes.integer("n_fft"), n_mels = attributes.integer("n_mels");
+  const double low = audio::mel_of_hertz(attributes.number("f_min"), htk);
+  const double high = audio::mel_of_hertz(highest_frequency(attributes), htk);
+  const auto edge = [&](std::int64_t i) {
+    return audio::hertz_of_mel(low + (high - low) * static_cast<double>(i) / static_cast<double>(n_mels + 1), htk);
+  };
+  const double step = static_cast<double>(attributes.integer("sample_rate")) / static_cast<double>(n_fft);
+  audio::Bands bands;
+  for (std::int64_t band = 0; band < n_mels; ++band) {
+    const double left = edge(band), middle = edge(band + 1), right = edge(band + 2);
+    const double scale = slaney ? 2 / (right - left) : 1;
+    const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(left / step) - 1, 0);
+    const auto last = std::min<std::int64_t>(static_cast<std::int64_t>(right / step) + 1, n_fft / 2);
+    bands.add(first, last, [&](std::int64_t bin) {
+      const double hertz = step * static_cast<double>(bin);
+      return scale * std::min((hertz - left) / (middle - left), (right - hertz) / (right - middle));
+    });
   }
-  return roots;
+  return bands;
 }
-
-/// The bins that a band adds up: those from `first` on, with the weights from `weights` on.
-struct Band {
-  std::int32_t first, count, weights;
-};
-
-/// The triangular bands, without the weights that are 0.
-struct Bands {
-  std::vector<Band> bands;
-  std::vector<float> weights;
-
-  static Bands of(const Attributes& attributes) {
-    const bool htk = attributes.text("mel_scale") == "htk", slaney = attributes.text("norm") == "slaney";
-    const std::int64_t n_fft = attributes.integer("n_fft"), n_mels = attributes.integer("n_mels");
-    const double low = mel_of_hertz(attributes.number("f_min"), htk);
-    const double high = mel_of_hertz(highest_frequency(attributes), htk);
-    const auto edge = [&](std::int64_t i) {
-      return hertz_of_mel(low + (high - low) * static_cast<double>(i) / static_cast<double>(n_mels + 1), htk);
-    };
-    const double step = static_cast<double>(attributes.integer("sample_rate")) / static_cast<double>(n_fft);
-    Bands found;
-    for (std::int64_t band = 0; band < n_mels; ++band) {
-      const double left = edge(band), middle = edge(band + 1), right = edge(band + 2);
-      const double scale = slaney ? 2 / (right - left) : 1;
-      Band all{0, 0, static_cast<std::int32_t>(found.weights.size())};
-      const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(left / step) - 1, 0);
-      const auto last = std::min<std::int64_t>(static_cast<std::int64_t>(right / step) + 1, n_fft / 2);
-      for (std::int64_t bin = first; bin <= last; ++bin) {
-        const double hertz = step * static_cast<double>(bin);
-        const double weight = scale * std::min((hertz - left) / (middle - left), (right - hertz) / (right - middle));
-        if (!(weight > 0)) continue;
-        if (all.count == 0) all.first = static_cast<std::int32_t>(bin);
-        ++all.count;
-        found.weights.push_back(static_cast<float>(weight));
-      }
-      found.bands.push_back(all);
-    }
-    return found;
-  }
-};
 
 }  // namespace opgate::ops::log_mel_spectrogram

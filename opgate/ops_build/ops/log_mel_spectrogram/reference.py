@@ -34,8 +34,24 @@ def bands(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float,
     return weights
 
 
+def window_of(name: str, length: int, periodic: bool) -> Array:
+    """The window `name` of this length: a periodic one lacks the last number of a symmetric one that is longer by 1."""
+    period = length if periodic else length - 1
+    if name == "rectangular" or period == 0:
+        return np.ones(length)
+    phase = 2 * np.pi * np.arange(length) / period
+    hann = 0.5 - 0.5 * np.cos(phase)
+    return {
+        "hann": hann,
+        "hamming": 0.54 - 0.46 * np.cos(phase),
+        "blackman": 0.42 - 0.5 * np.cos(phase) + 0.08 * np.cos(2 * phase),
+        "povey": hann**0.85,
+    }[name]
+
+
 def reference(
     pcm: Array,
+    length: Array | None,
     *,
     sample_rate: int,
     n_fft: int,
@@ -50,20 +66,35 @@ def reference(
     pad: str,
     log: str,
     floor: float,
-) -> Array:
-    """f32 [n, n_mels, frames] from samples f32 [n, t], computed in f64."""
+    guard: str,
+    power: int,
+    preemphasis: float,
+    window: str,
+    periodic: int,
+) -> tuple[Array, Array]:
+    """f32 [n, n_mels, frames] from samples f32 [n, t], computed in f64, and the frames i32 [n] of each row."""
     padding = center * (n_fft // 2)
-    padded = np.pad(pcm.astype(np.float64), [(0, 0), (padding, padding)], "reflect" if pad == "reflect" else "constant")
-    frames = max(0, 1 + (padded.shape[1] - n_fft) // hop_length)
-    length = win_length or n_fft
-    window = np.zeros(n_fft)
-    first = (n_fft - length) // 2
-    window[first : first + length] = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
-    starts = hop_length * np.arange(frames)
+    weights = bands(sample_rate, n_fft, n_mels, f_min, f_max, mel_scale, norm)
+    size = win_length or n_fft
+    windowed = np.zeros(n_fft)
+    first = (n_fft - size) // 2
+    windowed[first : first + size] = window_of(window, size, periodic == 1).astype(np.float32)
+    all_frames = max(0, 1 + (pcm.shape[1] + 2 * padding - n_fft) // hop_length)
+    energy = np.zeros((len(pcm), all_frames, n_mels))
+    counts = np.zeros(len(pcm), np.int32)
     with np.errstate(invalid="ignore", over="ignore"):
-        spectrum = np.fft.rfft(padded[:, starts[:, None] + np.arange(n_fft)] * window.astype(np.float32), axis=-1)
-        energy = np.abs(spectrum) ** 2 @ bands(sample_rate, n_fft, n_mels, f_min, f_max, mel_scale, norm).T
-        held = np.maximum(energy, np.float32(floor))
+        for row, samples in enumerate(pcm.astype(np.float64)):
+            alone = samples if length is None else samples[: length[row]]
+            alone = np.concatenate([alone[:1], alone[1:] - np.float32(preemphasis) * alone[:-1]])
+            if pad == "reflect" and len(alone) <= padding:
+                continue
+            padded = np.pad(alone, padding, "reflect" if pad == "reflect" else "constant")
+            counts[row] = max(0, 1 + (len(padded) - n_fft) // hop_length)
+            starts = hop_length * np.arange(counts[row])
+            spectrum = np.fft.rfft(padded[starts[:, None] + np.arange(n_fft)] * windowed, axis=-1)
+            energy[row, : counts[row]] = np.abs(spectrum) ** power @ weights.T
+        least = np.float32(floor)
+        held = energy + least if guard == "add" else np.maximum(energy, least)
         factor = {"ln": 1.0, "log10": np.log10(np.e), "db": 10 * np.log10(np.e)}[log]
         mel: Array = (factor * np.log(held)).transpose(0, 2, 1).astype(np.float32)
-        return mel
+        return mel, counts

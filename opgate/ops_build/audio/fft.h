@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "log_mel_spectrogram.h"
+#include "audio/spectrum.h"
 
-namespace opgate::ops::log_mel_spectrogram {
+namespace opgate::audio {
 
 #ifdef __AVX512F__
 inline constexpr int kLanes = 16;
@@ -135,4 +135,4 @@ class Fourier {
   std::vector<std::size_t> factors_;
 };
 
-}  // namespace opgate::ops::log_mel_spectrogram
+}  // namespace opgate::audio
