@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ FEATURES, FRAMES = f"{PRE}features", f"{PRE}frames"
 _NUMBERS = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
 #: The words that change a preset.
 WITH_ARGUMENT: Mapping[str, words.Reader] = {
+    "rate": words.whole(1000, 384_000),
     "bands": words.whole(1, 4096),
     "fft": words.whole(2, 1 << 16),
     "win": words.whole(1, 1 << 16),
@@ -68,9 +69,7 @@ _NEMO = Features(
     },
     "nemo",
 )  # fmt: skip
-_LIBROSA = Features(
-    "LogMelSpectrogram", 22_050, 128, 512, {"n_fft": 2048, "pad": "zero", "log": "db", "sample_rate": 22_050}
-)
+_LIBROSA = Features("LogMelSpectrogram", 22_050, 128, 512, {"n_fft": 2048, "pad": "zero", "log": "db"})
 _KALDI = Features("KaldiFbank", 16_000, 80, 160, {})
 #: The features by the words that name them, with what stands behind the colon.
 PRESETS: Mapping[str, Mapping[str, Features]] = {
@@ -79,17 +78,16 @@ PRESETS: Mapping[str, Mapping[str, Features]] = {
 }
 
 
-def read(said: Mapping[str, Any], rate: int, network: tuple[Input, ...]) -> Features | None:
-    """Returns the features that the words of --pre say, None if they say none. `rate` is that of the word rate:, or 0;
-    `network` are the inputs, which may tell the number of bands. Raises AttachError."""
+def read(said: Mapping[str, Any], network: Sequence[Input]) -> Features | None:
+    """Returns the features that the words of --pre say, None if they say none. `network` are the inputs, which may tell
+    the number of bands. Raises AttachError."""
     word = next((word for word in PRESETS if word in said), "")
     if not word:
         for other in (*WITH_ARGUMENT, *set(ALONE.values())):
             if other in said:
-                raise AttachError(f"--pre: {said[other]}: {other} goes with features, such as log-mel:whisper")
+                raise AttachError(f"--pre: the {other} is one of features, such as log-mel:whisper")
         return None
     base = PRESETS[word][said[word]]
-    bands = said.get("bands") or _bands(network, base.bands)
     names = {"fft": "n_fft", "win": "win_length", "low": "f_min", "high": "f_max"}
     if base.op == "KaldiFbank":
         names = {"low": "low_freq", "high": "high_freq"}
@@ -99,18 +97,13 @@ def read(said: Mapping[str, Any], rate: int, network: tuple[Input, ...]) -> Feat
     changed = {names[key]: value for key, value in said.items() if key in names}
     return replace(
         base,
-        rate=rate or base.rate,
-        bands=bands,
-        step=said.get("step", base.step),
+        bands=said.get("bands") or _bands(network, base.bands),
         attributes={**base.attributes, **changed},
-        normalization=said.get("normalization", base.normalization),
-        mean=said.get("mean", base.mean),
-        std=said.get("std", base.std),
-        seconds=said.get("seconds", base.seconds),
+        **{key: said[key] for key in ("rate", "step", "normalization", "mean", "std", "seconds") if key in said},
     )
 
 
-def _bands(network: tuple[Input, ...], usual: int) -> int:
+def _bands(network: Sequence[Input], usual: int) -> int:
     """Returns the number of bands: that of the input if one of its dims is one of the usual numbers."""
     sizes = [size for each in network if len(each.shape) in (3, 4) for size in each.shape[1:] if size is not None]
     return next((size for size in sizes if size in (usual, 40, 64, 80, 96, 128)), usual)
@@ -137,7 +130,7 @@ class FeatureInput:
         return np.ascontiguousarray(moved.reshape(sizes)).astype(DTYPES[self.dtype].numpy)
 
     def noise(self, rows: int, kind: int) -> Array:
-        """Returns random features of some rows and kind, [n, bands, frames]."""
+        """Returns random features of some rows and kind: noise, louder, silence, plain levels."""
         rng = np.random.default_rng(kind)
         values = rng.standard_normal((rows, self.bands, self.frames or 100))
         return (values, values * 4, values * 0, values * 0.1 + np.linspace(-2, 2, rows)[:, None, None])[kind]

@@ -15,7 +15,7 @@ from opgate.attach.nodes import Nodes, Setting
 from opgate.attach.post import ANY, Answer, Answers
 from opgate.attach.report import AttachError, Report
 from opgate.attach.sound_words import Sound
-from opgate.attach.windows import COUNTS
+from opgate.attach.windows import COUNTS, PCM
 
 #: What the class of the blank is called, and what else says nothing.
 _BLANKS = ("<blank>", "[blank]", "blank", "<pad>", "[pad]", "<blk>", "_")
@@ -178,11 +178,18 @@ def _words(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
     (head.report.said if stated else head.report.ran)("scores", "probabilities" if kind == "none" else "logits")
     attributes = {"names": "\n".join(texts), "blank": blank, "delimiter": between, "activation": kind}
     made = [f"{nodes.prefix}{name}" for name in ("begin", "end")]
-    nodes.add_op("CTCWords", [x], ["words", *made, "scores", "count"], "words", **attributes)
-    steps = nodes.cast(nodes.slice(nodes.add("Shape", [x], "shape"), 0, 1, 2, "steps"), TensorProto.FLOAT, "steps.f32")
-    seconds = nodes.cast(nodes.reshape(length, [-1, 1], "length.rows"), TensorProto.FLOAT, "length.f32")
-    whole = nodes.add("Div", [seconds, nodes.constant("rate", sound.rate)], "seconds")
-    step = nodes.add("Div", [whole, nodes.add("Max", [steps, nodes.constant("one", 1.0)], "steps.held")], "step")
+    steps, samples = (
+        nodes.cast(nodes.slice(nodes.add("Shape", [each], "shape"), 0, 1, 2, "size"), TensorProto.FLOAT, "size.f32")
+        for each in (x, PCM)
+    )
+    samples = nodes.add("Max", [samples, nodes.constant("one", 1.0)], "samples.held")
+    steps = nodes.add("Max", [steps, nodes.constant("one", 1.0)], "steps.held")
+    share = nodes.add("Div", [nodes.cast(length, TensorProto.FLOAT, "length.f32"), samples], "share")
+    used = nodes.add("Ceil", [nodes.add("Mul", [share, steps], "used.f32")], "used.whole")
+    used = nodes.cast(nodes.add("Min", [used, steps], "used.held"), TensorProto.INT32, "used")
+    nodes.add_op("CTCWords", [x, used], ["words", *made, "scores", "count"], "words", **attributes)
+    whole = nodes.add("Div", [samples, nodes.constant("rate", sound.rate)], "seconds")
+    step = nodes.add("Div", [whole, steps], "step")
     for place, to in zip(made, ("start", "end"), strict=True):
         nodes.add("Mul", [nodes.cast(place, TensorProto.FLOAT, f"{to}.f32"), step], f"{to}.seconds", to=to)
     outputs = [

@@ -13,10 +13,9 @@ from onnx import TensorProto, helper
 
 from opgate.attach import graph, windows
 from opgate.attach.facts import Output
-from opgate.attach.network_file import NetworkFile
+from opgate.attach.known_sound import Known
 from opgate.attach.report import AttachError, Report
-from opgate.attach.sound_words import Sound
-from opgate.attach.windows import PCM, State, Wave
+from opgate.attach.windows import Wave
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 
@@ -32,51 +31,43 @@ def wav_of(samples: Array, rate: int) -> bytes:
     return file.getvalue()
 
 
-def prove(
-    joined: onnx.ModelProto,
-    network: NetworkFile,
-    wave: Wave,
-    sound: Sound,
-    states: Sequence[State],
-    heard: Sequence[Output],
-    lengths: str,
-    report: Report,
-) -> None:
+def prove(joined: onnx.ModelProto, of: Known, heard: Sequence[Output], report: Report) -> None:
     """Compares what the network gives in the joined graph, for a file of noise, with what the file's network gives for
     the samples, window by window. Reports it. Raises AttachError."""
+    network, sound, taking = of.network, of.sound, of.taking
     count = sound.fixed or 2 * sound.rate + 77
     file = wav_of(np.random.default_rng(5).uniform(-0.5, 0.5, count), sound.rate)
     model = onnx.ModelProto()
     model.CopyFrom(joined)
     del model.graph.output[:]
     dtypes = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
-    names = [output.name for output in heard] + [PCM]
+    names = [output.name for output in heard] + [taking.source]
     for output in heard:
         number = dtypes.get(output.dtype, helper.np_dtype_to_tensor_dtype(output.value.dtype))
         model.graph.output.append(helper.make_tensor_value_info(output.name, number, None))
-    model.graph.output.append(helper.make_tensor_value_info(PCM, TensorProto.FLOAT, None))
+    model.graph.output.append(helper.make_tensor_value_info(taking.source, TensorProto.FLOAT, None))
     feed = {"data": np.frombuffer(file, np.uint8), "ends": np.array([len(file)], np.int32)}
     ours = dict(zip(names, network.open(model).run(names, feed), strict=True))
-    samples = ours[PCM]
+    samples = ours[taking.source]
     original = replace(network, model=graph.prepared(network.original))
-    if sound.window:
+    if sound.window and isinstance(taking, Wave):
         constants = {
             tensor.name: onnx.numpy_helper.to_array(tensor)
             for tensor in network.model.graph.initializer
             if tensor.name in {value.name for value in original.model.graph.input}
         }
-        theirs = windows.run(original, wave, sound, states, samples[0], constants)
+        theirs = windows.run(original, taking, sound, of.states, samples[0], constants)
     else:
         opened = network.open(network.model)
         outputs = [output.name for output in opened.get_outputs()]
-        given: dict[str, Array] = {wave.name: wave.shaped(samples)}
-        if lengths:
-            given[lengths] = np.array([samples.shape[1]], DTYPES[network.inputs[lengths].dtype].numpy)
+        given: dict[str, Array] = {taking.name: taking.shaped(samples)}
+        if of.lengths:
+            given[of.lengths] = np.array([samples.shape[-1]], DTYPES[network.inputs[of.lengths].dtype].numpy)
         theirs = dict(zip(outputs, opened.run(outputs, given), strict=True))
     largest, equal = 0.0, True
     for output in heard:
         one, other = ours[output.name], theirs[output.name]
-        if sound.window and wave.batch is None:
+        if sound.window and isinstance(taking, Wave) and taking.batch is None:
             other = other[None] if other.ndim < one.ndim else other
         if one.shape != other.shape:
             raise AttachError(

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from opgate.attach.facts import Output
 from opgate.attach.folder import LIBRARY, MADE
 from opgate.attach.graph import PRE, opset_of
+from opgate.attach.known_sound import Known
 from opgate.attach.network_file import NetworkFile
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import Report
@@ -28,18 +29,12 @@ _MOST_SEQUENCES = 1024
 
 
 def models(
-    name: str,
-    network: NetworkFile,
-    wave: Wave,
-    sound: Sound,
-    states: Sequence[State],
-    outputs: Sequence[Output],
-    batched: bool,
-    report: Report,
+    name: str, network: NetworkFile, of: Known, outputs: Sequence[Output], batched: bool, report: Report
 ) -> tuple[Mapping[str, tuple[onnx.ModelProto | None, str]], Sequence[str]]:
     """Returns the model for a stream by its name, and what a README says of it; nothing if no state is kept between
     windows, or if windows overlap."""
-    if not sound.window or not (states or sound.context):
+    wave, sound, states = of.wave, of.sound, of.states
+    if not (states or sound.context):
         return {}, ()
     if sound.hop != sound.window or sound.lead or wave.batch is None:
         report.default("stream", "none", "windows that overlap, or that begin before the sound, come as a file alone")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opgate.attach import words
+from opgate.attach import features, words
+from opgate.attach.features import Features
+from opgate.attach.network_file import Input
 from opgate.attach.report import AttachError
 
 #: How many seconds a sound has at most, if nobody says it.
@@ -66,18 +68,28 @@ class Sound:
         return round(self.seconds * self.rate)
 
 
-def read(text: str) -> tuple[Sound, dict[str, Any]]:
-    """Returns what the words of --pre say, and their values by what they decide. Raises AttachError."""
-    said = words.read(text, WITH_ARGUMENT, {**ALONE, **dict.fromkeys(RESAMPLERS, "resampler")})
-    if "pcm" not in said:
-        raise AttachError("--pre: expected pcm: with the samples a second, such as pcm:16000")
-    rate, *window = said["pcm"]
+def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, dict[str, Any]]:
+    """Returns what the words of --pre say of a sound and of its features, None if the network gets samples, and their
+    values by what they decide. `network` are its inputs. Raises AttachError."""
+    arguments = {
+        **WITH_ARGUMENT,
+        **features.WITH_ARGUMENT,
+        **{word: words.one_of(*presets) for word, presets in features.PRESETS.items()},
+    }
+    said = words.read(text, arguments, {**ALONE, **features.ALONE, **dict.fromkeys(RESAMPLERS, "resampler")})
+    kinds = [word for word in ("pcm", *features.PRESETS) if word in said]
+    if len(kinds) != 1:
+        expected = ", ".join(("pcm:16000", *(f"{w}:{name}" for w, of in features.PRESETS.items() for name in of)))
+        raise AttachError(f"--pre: expected one of {expected}, got '{text}'")
+    made = features.read(said, network)
+    rate, *window = said["pcm"] if made is None else (made.rate,)
     if not 1000 <= rate <= 1 << 20:
         raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
-    same = ("hop", "context", "lead", "trim", "seconds", "longest", "gain", "scale")
+    same = ("hop", "context", "lead", "trim", "longest", "gain", "scale")
     sound = Sound(
         rate,
         window=window[0] if window else 0,
+        seconds=said.get("seconds", made.seconds if made else 0),
         first="channels" in said,
         together="windows" in said,
         resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
@@ -85,4 +97,4 @@ def read(text: str) -> tuple[Sound, dict[str, Any]]:
     )
     if sound.seconds and window:
         raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
-    return sound, said
+    return sound, made, said

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from opgate.attach import (
     examples,
+    features,
     graph,
     labels,
     network_file,
@@ -18,37 +19,31 @@ from opgate.attach import (
     sound_heads,
     sound_proof,
     sound_streams,
-    sound_words,
     takes,
     windows,
 )
 from opgate.attach.attached import Attached, attached
-from opgate.attach.facts import listed
+from opgate.attach.facts import Output, listed
+from opgate.attach.features import FeatureInput
 from opgate.attach.head import Head
-from opgate.attach.network_file import Feed, Input, NetworkFile
+from opgate.attach.known_sound import Known, known
+from opgate.attach.network_file import Input, NetworkFile
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.sound_words import Sound
-from opgate.attach.windows import LENGTH, PCM, State, Wave
+from opgate.attach.windows import LENGTH, PCM
 from opgate.attach.wish import Wish
 from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.case import Array
-from opgate.ops_build.dtypes import DTYPES
 
 #: The words that begin --pre for a sound.
-_FIRST = ("pcm",)
+_FIRST = ("pcm", *features.PRESETS)
 #: Files that are sounds.
 ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 MEDIA_TYPES = "audio/wav,audio/flac,audio/mpeg,audio/ogg,audio/opus,audio/aiff"
 _MAX_BATCH_SIZE = 8
 #: The status of a sound that is too long.
 _TOO_LONG = 4
-#: What inputs for the sample rate are called.
-_RATES = ("sr", "rate", "sample_rate", "sampling_rate", "samplerate", "fs")
-#: The rate and the window of basic-pitch, the half of the samples that its windows share, and their frames.
-_BASIC_PITCH, _OVERLAP, _TRIM = (22_050, 43_844), 3840, 15
-#: The samples before each window that silero-vad puts there, by the samples of a window.
-_SILERO = {512: 64, 256: 32}
 
 
 def wanted(wish: Wish, network: NetworkFile) -> bool:
@@ -58,51 +53,32 @@ def wanted(wish: Wish, network: NetworkFile) -> bool:
 
 def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
-    sound, said = sound_words.read(wish.pre)
-    states = _states(wish.state, network)
-    network, lengths = _with_constants(network, sound, [state.input for state in states], report)
-    wave = _wave(network, wish.input, [state.input for state in states], lengths)
-    sound = _settled(sound, said, network, wave, states, report)
-    if states and not sound.window:
-        raise AttachError("--state goes with a window: say its samples behind the rate, such as pcm:16000,512")
-    feed, feeds = _feeds(wave, sound, states, lengths, network)
-    ran = network_file.outputs(network, feed(1, 0), "a sound")
-    handed = {state.output for state in states}
-    ran = tuple(output for output in ran if output.name not in handed)
-    head_post, found = post.settled(wish.post, ran, sound_heads.HEADS, sound_heads.usual(ran, sound), report)
-    own = head_post.argument if head_post.kind == "ctc" else ""
-    stated = labels.read(
-        wish.labels or own, network.metadata, head_post.kind, report, beside=_labels_beside(network, head_post.kind)
-    )
-    axes = {state.input: state.axis for state in states}
-    opened, batched, why = network_file.open_batch(network, feed(ROWS, 0), report, 2, axes)
-    if sound.together and (states or not batched):
+    of = known(wish, network, report)
+    network, sound = of.network, of.sound
+    handed = {state.output for state in of.states}
+    outputs = network_file.outputs(network, of.feed(1, 0), "a sound")
+    ran = [output for output in outputs if output.name not in handed]
+    said, found = post.settled(wish.post, ran, sound_heads.HEADS, sound_heads.usual(ran, sound), report)
+    own = said.argument if said.kind == "ctc" else ""
+    near = _labels_beside(network, said.kind)
+    stated = labels.read(wish.labels or own, network.metadata, said.kind, report, beside=near)
+    axes = {state.input: state.axis for state in of.states}
+    opened, batched, why = network_file.open_batch(network, of.feed(ROWS, 0), report, 2, axes)
+    if sound.together and (of.states or not batched):
         raise AttachError(f"--pre: together: the windows run one after the other: {why or 'they hand a state on'}")
-    alone = not sound.window and not sound.fixed and not lengths
     before, after = (Nodes(graph.opset_of(network.model), prefix) for prefix in (graph.PRE, graph.POST))
-    _add(before, sound)
-    if sound.window:
-        windows.pad(before, sound, PCM, LENGTH)
-        if sound.together:
-            model, heard = windows.at_once(opened, wave, sound, found)
-        else:
-            model, heard = windows.scanned(opened, wave, sound, states, found)
-    else:
-        wave.add(before, PCM)
-        if lengths:
-            before.cast(LENGTH, _ints(network.inputs[lengths]), "lengths", to=lengths)
-        model, heard = opened.model, list(found)
-    tried = network_file.tried(network, feeds)
+    model, heard = _before(before, of, opened, found)
+    tried = network_file.tried(network, of.feeds)
 
     def others(output: str) -> Iterator[Array]:
         for value in tried(output):
             yield value[:, None] if sound.window and value.ndim else value
 
-    head = Head(network, heard, (0, 0), head_post, stated, report, others, fixed=not batched)
+    head = Head(network, heard, (0, 0), said, stated, report, others, fixed=not batched)
     answers, classes = sound_heads.add(after, head, sound, LENGTH)
-    fitted = None if head_post.kind == "ctc" else labels.fitted(stated, classes, head_post.kind, 0, report)
-    batch = _batch_size(wish, batched, why, alone, report)
-    beside, notes = sound_streams.models(name, opened, wave, sound, states, found, batched, report)
+    fitted = None if said.kind == "ctc" else labels.fitted(stated, classes, said.kind, 0, report)
+    batch = _batch_size(wish, batched, why, of.follows, report)
+    beside, notes = sound_streams.models(name, opened, of, found, batched, report) if sound.window else ({}, ())
     made = attached(
         name,
         _takes(sound),
@@ -115,8 +91,28 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
         beside=beside,
         notes=notes,
     )
-    sound_proof.prove(made.model, network, wave, sound, states, heard, lengths, report)
+    sound_proof.prove(made.model, of, heard, report)
     return made
+
+
+def _before(
+    nodes: Nodes, of: Known, opened: NetworkFile, outputs: Sequence[Output]
+) -> tuple[onnx.ModelProto, list[Output]]:
+    """Adds the nodes from a file to the input of the network. Returns the model between them and those of a head, and
+    its outputs."""
+    _add(nodes, of.sound)
+    if of.sound.window:
+        windows.pad(nodes, of.sound, PCM, LENGTH)
+        if of.sound.together:
+            return windows.at_once(opened, of.wave, of.sound, outputs)
+        return windows.scanned(opened, of.wave, of.sound, of.states, outputs)
+    if of.features and isinstance(of.taking, FeatureInput):
+        features.add(nodes, of.features, PCM, _length(nodes, of.sound), of.taking.frames)
+    of.taking.add(nodes)
+    if of.lengths:
+        counts = features.FRAMES if of.features else LENGTH
+        nodes.cast(counts, _ints(of.network.inputs[of.lengths]), "lengths", to=of.lengths)
+    return opened.model, list(outputs)
 
 
 def _batch_size(wish: Wish, batched: bool, why: str, alone: bool, report: Report) -> int:
@@ -126,133 +122,12 @@ def _batch_size(wish: Wish, batched: bool, why: str, alone: bool, report: Report
     return network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
 
 
-def _states(said: str, network: NetworkFile) -> list[State]:
-    """Returns the states that --state names. Raises AttachError."""
-    outputs = [value.name for value in network.model.graph.output]
-    states = []
-    for pair in filter(None, said.replace(",", " ").split()):
-        name, equals, output = pair.partition("=")
-        if not equals or name not in network.inputs or output not in outputs:
-            raise AttachError(
-                f"--state: expected input=output, such as state=stateN, got '{pair}': the inputs are "
-                f"{', '.join(network.inputs)}, and the outputs {', '.join(outputs)}"
-            )
-        taken = network.inputs[name]
-        if taken.dtype not in ("f32", "f16", "f64"):
-            raise AttachError(f"--state: expected a state of floats, got {taken}")
-        unknown = [axis for axis, size in enumerate(taken.shape) if size is None]
-        if len(unknown) > 1:
-            raise AttachError(f"--state: {taken} leaves several sizes open: export it with those of its state")
-        ones = [axis for axis, size in enumerate(taken.shape) if size == 1]
-        axis = (unknown or ones or [0])[0]
-        states.append(State(name, output, taken.dtype, tuple(size or 1 for size in taken.shape), axis))
-    return states
-
-
-def _with_constants(
-    network: NetworkFile, sound: Sound, states: Sequence[str], report: Report
-) -> tuple[NetworkFile, str]:
-    """Returns the network with the sample rate in place of an input for it, and the name of an input for lengths, "" if
-    there is none."""
-    values, lengths = {}, ""
-    for each in network.inputs.values():
-        if each.name in states or each.dtype not in ("i32", "i64", "f32") or len(each.shape) > 1:
-            continue
-        name = each.name.lower().rpartition("/")[2]
-        if name in _RATES:
-            values[each.name] = np.full([1] * len(each.shape), sound.rate, DTYPES[each.dtype].numpy)
-        elif "len" in name and each.dtype != "f32":
-            lengths = each.name
-    return (network_file.fixed(network, values, report, "the rate of --pre") if values else network), lengths
-
-
-def _wave(network: NetworkFile, name: str, states: Sequence[str], lengths: str) -> Wave:
-    """Returns the input for samples. Raises AttachError."""
-    others = [each for each in network.inputs.values() if each.name not in (*states, lengths)]
-    chosen = [each for each in others if each.name == name] if name else others
-    if len(chosen) != 1 or len(others) != 1:
-        hint = "" if states else ". Those that are states are named by --state, such as --state state=stateN"
-        raise AttachError(f"{network.path.name}: expected one input for samples, got {network.described}{hint}")
-    (only,) = chosen
-    rank = len(only.shape)
-    if only.dtype not in ("f32", "f16", "f64") or rank not in (1, 2, 3):
-        raise AttachError(f"{network.path.name}: expected an input of floats [n, samples], got {only}")
-    if rank == 1:
-        return Wave(only.name, only.dtype, 1, 0, None)
-    if rank == 2:
-        return Wave(only.name, only.dtype, 2, 1)
-    if only.shape[1] == 1 and only.shape[2] != 1:
-        return Wave(only.name, only.dtype, 3, 2)
-    if only.shape[2] == 1:
-        return Wave(only.name, only.dtype, 3, 1)
-    raise AttachError(
-        f"{network.path.name}: expected an input [n, samples], [n, 1, samples] or [n, samples, 1], got {only}"
-    )
-
-
-def _settled(
-    sound: Sound, said: dict[str, object], network: NetworkFile, wave: Wave, states: Sequence[State], report: Report
-) -> Sound:
-    """Returns the sound with what the file and defaults say, and reports it. Raises AttachError."""
-    size = network.inputs[wave.name].shape[wave.axis]
-    report.found("input", network.described)
-    report.said("rate", f"{sound.rate} samples a second", "files of another rate are resampled")
-    if sound.fixed and size not in (None, sound.fixed):
-        raise AttachError(f"--pre: {sound.seconds:g} seconds are {sound.fixed} samples, and the network takes {size}")
-    window = sound.window
-    if not window and not sound.fixed and size is not None:
-        window = size - sound.context
-        report.found("window", f"{window} samples", "the shape of the input")
-    elif window:
-        report.said("window", f"{window} samples")
-    if not window:
-        for word in ("hop", "context", "lead", "trim"):
-            if word in said:
-                raise AttachError(f"--pre: {word}: goes with a window, such as pcm:16000,512")
-        report.default("sound", f"{sound.seconds:g} seconds" if sound.fixed else "as long as the file")
-        return sound
-    sound = _known(replace(sound, window=window, hop=sound.hop or window), said, network, states, report)
-    if sound.hop > sound.window:
-        raise AttachError(f"--pre: windows of {window} samples with a hop of {sound.hop} would leave samples out")
-    if size not in (None, sound.window + sound.context):
-        raise AttachError(
-            f"--pre: a window of {window} samples and a context of {sound.context} are "
-            f"{sound.window + sound.context}, and the network takes {size}"
-        )
-    stated = {
-        "context": f"{sound.context} samples before each window",
-        "lead": f"{sound.lead} zeros before the sound",
-        "trim": f"{sound.trim} frames of a window",
-    }
-    for word in sorted(stated.keys() & said.keys()):
-        report.said(word, stated[word])
-    (report.said if "hop" in said else report.default)("hop", f"{sound.hop} samples")
-    if sound.together:
-        report.said("windows", "all of a sound at once", "which takes memory for all of them")
-    elif not states:
-        report.default("windows", "one after the other", "the word together runs all of a sound at once")
-    for state in states:
-        report.said("state", f"{state.input} = {state.output}", "zeros before the first window")
-    return sound
-
-
-def _known(
-    sound: Sound, said: dict[str, object], network: NetworkFile, states: Sequence[State], report: Report
-) -> Sound:
-    """Returns the sound with what the packages of two networks do, unless --pre says otherwise, and reports it."""
-    if "context" not in said and _is_silero(network, states) and sound.window in _SILERO:
-        report.default(
-            "context", f"{_SILERO[sound.window]} samples", "what the package silero-vad puts before a window"
-        )
-        return replace(sound, context=_SILERO[sound.window])
-    if (sound.rate, sound.window) == _BASIC_PITCH and not {"hop", "lead", "trim"} & said.keys():
-        report.default("overlap", f"{2 * _OVERLAP} samples, {_TRIM} frames at both ends", "as the package basic-pitch")
-        return replace(sound, hop=sound.window - 2 * _OVERLAP, lead=_OVERLAP, trim=_TRIM)
-    return sound
-
-
-def _is_silero(network: NetworkFile, states: Sequence[State]) -> bool:
-    return [(state.input, state.output, state.shape) for state in states] == [("state", "stateN", (2, 1, 128))]
+def _length(nodes: Nodes, sound: Sound) -> str:
+    """Returns how many samples of each row have features: all of a sound that is cut or padded to some seconds."""
+    if not sound.fixed:
+        return LENGTH
+    none = nodes.add("Mul", [LENGTH, nodes.constant("none", 0, np.int32)], "no_samples")
+    return nodes.add("Add", [none, nodes.constant("all", sound.fixed, np.int32)], "all_samples")
 
 
 def _labels_beside(network: NetworkFile, kind: str) -> tuple[str, list[str]]:
@@ -265,30 +140,6 @@ def _labels_beside(network: NetworkFile, kind: str) -> tuple[str, list[str]]:
 
 def _ints(taken: Input) -> int:
     return TensorProto.INT64 if taken.dtype == "i64" else TensorProto.INT32
-
-
-def _feeds(
-    wave: Wave, sound: Sound, states: Sequence[State], lengths: str, network: NetworkFile
-) -> tuple[Callable[[int, int], Feed], Callable[[], Iterator[Feed]]]:
-    """Returns what makes a feed of some rows and kind: noise, a loud one, silence, a tone; and what yields one row of
-    each."""
-    samples = sound.window + sound.context if sound.window else sound.fixed or sound.rate
-
-    def feed(rows: int, kind: int) -> Feed:
-        rng = np.random.default_rng(kind)
-        noise = rng.standard_normal((rows, samples))
-        tone = np.sin(np.arange(samples) * 0.05)[None] * np.linspace(0.1, 1, rows)[:, None]
-        values = (noise * 0.1, noise * 3, noise * 0, tone)[kind] * sound.gain
-        given: dict[str, Array] = {wave.name: wave.shaped(values.astype(np.float32))}
-        given |= {state.input: state.zeros(rows) for state in states}
-        if lengths:
-            given[lengths] = np.full(rows, samples, DTYPES[network.inputs[lengths].dtype].numpy)
-        return given
-
-    def feeds() -> Iterator[Feed]:
-        yield from (feed(1, kind) for kind in range(4))
-
-    return feed, feeds
 
 
 def _add(nodes: Nodes, sound: Sound) -> None:

@@ -43,13 +43,22 @@ class State:
 @dataclass(frozen=True, slots=True)
 class Wave:
     """The input of a network for samples: its name, its type, and its shape, in which `axis` is that of the samples.
-    A `batch` of None says that it has no axis of rows."""
+    A `batch` of None says that it has no axis of rows. `samples` are those that it is tried with, and `source` is the
+    tensor that becomes the input."""
 
     name: str
     dtype: str
     rank: int
     axis: int
     batch: int | None = 0
+    samples: int = 0
+    source: str = PCM
+
+    def noise(self, rows: int, kind: int) -> np.ndarray:
+        """Returns samples of some rows and kind, [n, t]: noise, louder, silence, a tone."""
+        noise = np.random.default_rng(kind).standard_normal((rows, self.samples))
+        tone = np.sin(np.arange(self.samples) * 0.05)[None] * np.linspace(0.1, 1, rows)[:, None]
+        return (noise * 0.1, noise * 3, noise * 0, tone)[kind]
 
     def shaped(self, samples: np.ndarray) -> np.ndarray:
         """Returns samples [n, t] in the form and the type of the input."""
@@ -63,9 +72,9 @@ class Wave:
             sizes[self.batch] = rows
         return sizes
 
-    def add(self, nodes: Nodes, samples: str) -> None:
-        """Adds the input of the network from f32 [n, t]."""
-        steps = [samples]
+    def add(self, nodes: Nodes, samples: str = "") -> None:
+        """Adds the input of the network from f32 [n, t], `source` if it isn't said."""
+        steps = [samples or self.source]
         if self.batch is None:
             steps.append(nodes.reshape(steps[-1], [-1], "flat"))
         for axis in range(self.rank):

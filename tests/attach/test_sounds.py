@@ -346,8 +346,7 @@ def test_words_of_a_sound_have_times(made: Make, tmp_path: Path, form: str) -> N
     samples = np.repeat(np.array(spelled) / 10, 100)
     (answer,) = predict(model, wav(samples))
     said = [(each["text"], each["start"], each["end"]) for each in answer["predictions"]]
-    # 20 steps of a quarter of a second, of which the sound has 14
-    length = len(samples) / RATE / 20
+    length = 100 / RATE  # of a step
     expected_words = [("ab", 1, 5), ("cc", 8, 12), ("b", 13, 14)]
     assert said == [
         (word, pytest.approx(begin * length), pytest.approx(end * length)) for word, begin, end in expected_words
