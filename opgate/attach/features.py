@@ -181,8 +181,8 @@ def add(nodes: Nodes, features: Features, pcm: str, length: str, frames: int | N
     if frames is not None:
         x = _fitted(nodes, x, frames)
         count = nodes.add("Min", [count, nodes.constant("frames.most", frames, np.int32)], "frames.held")
-    nodes.add("Identity", [x], "features", to=FEATURES)
-    nodes.add("Identity", [count], "frames", to=FRAMES)
+    nodes.add("Identity", [x], "features.all", to=FEATURES)
+    nodes.add("Identity", [count], "frames.all", to=FRAMES)
 
 
 def _normalized(nodes: Nodes, features: Features, x: str, count: str) -> str:
@@ -231,7 +231,7 @@ def _mask(nodes: Nodes, x: str, count: str) -> str:
 def _fitted(nodes: Nodes, x: str, frames: int) -> str:
     """Adds features that are cut or padded to a number of frames, with zeros."""
     there = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 2, 3, "there")
-    missing = nodes.add("Sub", [nodes.ints("frames", [frames]), there], "missing")
+    missing = nodes.add("Sub", [nodes.ints("frames.size", [frames]), there], "missing")
     behind = nodes.add("Max", [missing, nodes.ints("none", [0])], "behind")
     pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0, 0, 0]), behind], "pads", axis=0)
     return nodes.slice(nodes.add("Pad", [x, pads], "longer"), 2, 0, frames, "cut")

@@ -199,6 +199,11 @@ def text(nodes: Nodes, head: Head, count: str) -> int:
     told = head.report.said if stated else head.report.ran
     told("scores", "probabilities" if kind == "none" else "logits")
     attributes = {"blank": head.post.blank, "activation": kind}
+    if head.post.kind == "ctc":
+        if head.post.beam:
+            head.report.said("beam", f"{head.post.beam} texts", "the score is the probability of the whole text")
+        else:
+            head.report.default("beam", "none", "the best class of each step; the word beam:10 sums over alignments")
     if head.post.beam:
         outputs = ["labels", count, f"{nodes.prefix}log_probability"]
         nodes.add_op("CTCBeamSearch", [x], outputs, "text", beam_width=head.post.beam, **attributes)

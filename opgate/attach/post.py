@@ -316,11 +316,6 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
         _report_thresholds(post, said, words, report)
     if kind == "db":
         _report_regions(post, said, report)
-    if kind == "ctc":
-        if post.beam:
-            report.said("beam", f"{post.beam} texts", "the score is the probability of the whole text")
-        else:
-            report.default("beam", "none", "the best class of each step; the word beam:10 sums over alignments")
     return post
 
 

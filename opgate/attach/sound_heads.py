@@ -169,6 +169,8 @@ def _words(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
             f"--post: {output} is read as steps with a score for each character: which characters does it write? Say "
             "ctc:vocab.json, a file with one character a line or a vocabulary in JSON"
         )
+    if head.post.beam:
+        raise AttachError("--post: the word beam: goes with lines of a picture")
     said = head.post.blank if "blank" in head.post.stated else None
     texts, blank, between = names(head.labels, output.shape[2], said, head.report)
     x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
