@@ -1,4 +1,4 @@
-"""Ops for sound against librosa, SciPy and torchaudio."""
+"""Ops for sound against librosa, SciPy, torchaudio and kaldi-native-fbank."""
 
 from __future__ import annotations
 
@@ -136,6 +136,63 @@ def test_a_row_with_a_length_is_as_alone(run_op) -> None:
         alone, _ = run_op("LogMelSpectrogram", {"pcm": pcm[row : row + 1, :length]})
         assert frames[row] == alone.shape[2]
         np.testing.assert_allclose(together[row, :, : frames[row]], alone[0], atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_kaldi_fbank_is_kaldis(run_op, data) -> None:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    rate = data.draw(st.sampled_from([8000, 11025, 16000, 44100]))
+    milliseconds = data.draw(st.sampled_from([(25.0, 10.0), (20.0, 12.5), (32.0, 10.0), (25.0, 7.3), (10.0, 25.0)]))
+    win_length, hop_length = (int(rate * 0.001 * each) for each in milliseconds)
+    attributes = {
+        "window": data.draw(st.sampled_from(["povey", "hamming", "hanning", "rectangular", "blackman"])),
+        "snip_edges": data.draw(st.integers(0, 1)), "remove_dc": data.draw(st.booleans()),
+        "preemphasis": data.draw(st.sampled_from([0.0, 0.5, 0.97])), "power": data.draw(st.integers(1, 2)),
+        "use_energy": data.draw(st.integers(0, 1)), "raw_energy": data.draw(st.booleans()),
+        "energy_floor": data.draw(st.sampled_from([0.0, 1e9])), "n_mels": data.draw(st.sampled_from([3, 10])),
+        "f_min": data.draw(st.sampled_from([0.0, 20.0, 300.0])), "f_max": data.draw(st.sampled_from([0.0, -400.0, 3400.0])),
+    }  # fmt: skip
+    samples = 3000 * sound(data.draw(st.integers(win_length, 4 * win_length)), win_length)
+    options = knf.FbankOptions()
+    options.frame_opts.dither = 0
+    options.frame_opts.samp_freq = rate
+    options.frame_opts.frame_length_ms, options.frame_opts.frame_shift_ms = milliseconds
+    options.frame_opts.window_type = attributes["window"]
+    options.frame_opts.snip_edges = attributes["snip_edges"] == 1
+    options.frame_opts.remove_dc_offset = attributes["remove_dc"]
+    options.frame_opts.preemph_coeff = attributes["preemphasis"]
+    options.mel_opts.num_bins = attributes["n_mels"]
+    options.mel_opts.low_freq, options.mel_opts.high_freq = attributes["f_min"], attributes["f_max"]
+    options.use_power = attributes["power"] == 2
+    options.use_energy = attributes["use_energy"] == 1
+    options.raw_energy = attributes["raw_energy"]
+    options.energy_floor = attributes["energy_floor"]
+    kaldi = knf.OnlineFbank(options)
+    kaldi.accept_waveform(rate, samples.tolist())
+    kaldi.input_finished()
+    width = attributes["n_mels"] + attributes["use_energy"]
+    expected = np.array([kaldi.get_frame(i) for i in range(kaldi.num_frames_ready)]).reshape(-1, width)
+    (fbank, frames) = run_op(
+        "KaldiFbank",
+        {"pcm": samples[None]},
+        {"sample_rate": rate, "win_length": win_length, "hop_length": hop_length, **attributes},
+    )
+    assert fbank.shape == (1, *expected.shape) and frames.tolist() == [len(expected)]
+    np.testing.assert_allclose(fbank[0], expected, atol=2e-3)
+
+
+def test_a_row_of_kaldi_fbank_is_as_alone(run_op) -> None:
+    pcm, lengths = np.stack([sound(5000, seed) for seed in range(4)]), np.array([5000, 300, 0, 2801], np.int32)
+    for snip_edges in (0, 1):
+        attributes = {"snip_edges": snip_edges, "use_energy": 1}
+        together, frames = run_op("KaldiFbank", {"pcm": pcm, "length": lengths}, attributes)
+        silence, _ = run_op("KaldiFbank", {"pcm": 0 * pcm[:1]}, attributes)
+        for row, length in enumerate(lengths):
+            alone, _ = run_op("KaldiFbank", {"pcm": pcm[row : row + 1, :length]}, attributes)
+            assert frames[row] == alone.shape[1]
+            np.testing.assert_allclose(together[row, : frames[row]], alone[0], atol=1e-6)
+            np.testing.assert_allclose(together[row, frames[row] :], silence[0, frames[row] :], atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
