@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from opgate.attach import any_file, network_file, pictures, sounds, tables, texts
-from opgate.attach.attached import Attached
+from opgate.attach.attached import Attached, with_own_names
 from opgate.attach.network_file import NetworkFile
 from opgate.attach.report import Report
 from opgate.attach.wish import Wish
@@ -28,5 +28,5 @@ def attach(wish: Wish, name: str) -> Attached:
     network = network_file.read(wish.file, load_model(wish.file), wish.libraries)
     for kind in _OTHERS:
         if kind.wanted(wish, network):
-            return kind.attach(wish, name, network, Report())
+            return with_own_names(kind.attach(wish, name, network, Report()))
     return pictures.attach(wish, name, Report())

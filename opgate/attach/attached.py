@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from opgate.attach.serving import Served
 from opgate.attach.takes import Takes
 from opgate.onnx_tools import repository
 from opgate.onnx_tools.sessions import session
+from opgate.ops_build.onnx.nodes import graphs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,20 @@ def attached(
         picture_model=picture_model,
     )
     return Attached(model, config, takes, after.settings, labels, report, beside, notes)
+
+
+def with_own_names(made: Attached) -> Attached:
+    """Gives the outputs of a network that are answered as they are the names that they have in its file, if no other
+    tensor has them."""
+    taken = {name for each in graphs_of(made.model) for node in each.node for name in (*node.input, *node.output)}
+    taken |= {value.name for value in made.model.graph.input} | {value.name for value in made.model.graph.initializer}
+    own = {value.name: value.name.removeprefix(graph.NETWORK) for value in made.model.graph.output}
+    new = {name: short for name, short in own.items() if name != short and short not in taken}
+    graph.rename(made.model, lambda name: new.get(name, name))
+    config = made.config
+    for name, short in new.items():
+        config = config.replace(json.dumps(name), json.dumps(short))
+    return replace(made, config=config)
 
 
 def write(

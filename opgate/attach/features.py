@@ -41,7 +41,8 @@ class Features:
     of the samples, `step` how many lie between two frames. `normalization` is that of Whisper, or of each band over the
     frames of a row: cmvn (mean 0, deviation 1), cmn (mean 0) or nemo, whose deviation is that of a sample. Then `mean`
     is taken away, and all is divided by `std`. `seconds` are those to which a sound is cut or padded, 0 if it keeps its
-    length. With `without_last` the last frame is left out."""
+    length. With `without_last` the last frame is left out. Samples are multiplied by `gain` before. `cepstra` says that
+    the bands are those of MFCC."""
 
     op: str
     rate: int
@@ -53,6 +54,8 @@ class Features:
     std: float = 1
     seconds: float = 0
     without_last: bool = False
+    gain: float = 1
+    cepstra: bool = False
 
 
 _WHISPER = Features(
@@ -70,12 +73,20 @@ _NEMO = Features(
     "nemo",
 )  # fmt: skip
 _LIBROSA = Features("LogMelSpectrogram", 22_050, 128, 512, {"n_fft": 2048, "pad": "zero", "log": "db"})
-_KALDI = Features("KaldiFbank", 16_000, 80, 160, {})
+_KALDI = Features("KaldiFbank", 16_000, 80, 160, {}, gain=32_768)
+_ICEFALL = replace(_KALDI, attributes={"snip_edges": 0, "f_max": -400.0}, gain=1)
+_AST = replace(_KALDI, bands=128, attributes={"window": "hanning"}, gain=1, mean=-4.2677393, std=2 * 4.5689974)
+_MFCC = replace(_KALDI, bands=13, cepstra=True)
 #: The features by the words that name them, with what stands behind the colon.
 PRESETS: Mapping[str, Mapping[str, Features]] = {
     "log-mel": {"whisper": _WHISPER, "nemo": _NEMO, "librosa": _LIBROSA},
-    "fbank": {"kaldi": _KALDI},
+    "fbank": {"kaldi": _KALDI, "icefall": _ICEFALL, "ast": _AST},
+    "mfcc": {"kaldi": _MFCC},
 }
+#: The words that are fields.
+_FIELDS = ("rate", "step", "normalization", "mean", "std", "seconds", "gain")
+#: How many bands of the mel scale cepstra are made of, and their lifter.
+_CEPSTRA_OF, _LIFTER = 23, 22
 
 
 def read(said: Mapping[str, Any], network: Sequence[Input]) -> Features | None:
@@ -89,24 +100,21 @@ def read(said: Mapping[str, Any], network: Sequence[Input]) -> Features | None:
         return None
     base = PRESETS[word][said[word]]
     names = {"fft": "n_fft", "win": "win_length", "low": "f_min", "high": "f_max"}
-    if base.op == "KaldiFbank":
-        names = {"low": "low_freq", "high": "high_freq"}
-        for other in ("fft", "win"):
-            if other in said:
-                raise AttachError(f"--pre: {other}: goes with log-mel: Kaldi's frames have 25 ms")
+    if base.op == "KaldiFbank" and "fft" in said:
+        raise AttachError("--pre: fft: goes with log-mel: Kaldi's is the window's size, rounded up to a power of 2")
     changed = {names[key]: value for key, value in said.items() if key in names}
     return replace(
         base,
         bands=said.get("bands") or _bands(network, base.bands),
         attributes={**base.attributes, **changed},
-        **{key: said[key] for key in ("rate", "step", "normalization", "mean", "std", "seconds") if key in said},
+        **{key: said[key] for key in _FIELDS if key in said},
     )
 
 
 def _bands(network: Sequence[Input], usual: int) -> int:
     """Returns the number of bands: that of the input if one of its dims is one of the usual numbers."""
     sizes = [size for each in network if len(each.shape) in (3, 4) for size in each.shape[1:] if size is not None]
-    return next((size for size in sizes if size in (usual, 40, 64, 80, 96, 128)), usual)
+    return next((size for size in sizes if size in (usual, 20, 40, 64, 80, 96, 128)), usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +175,46 @@ def add(nodes: Nodes, features: Features, pcm: str, length: str, frames: int | N
     """Adds FEATURES and FRAMES of samples f32 [n, t], of which each row has `length` i32 [n]. They are cut or padded to
     a number of `frames`, unless that is None."""
     made, count = f"{nodes.prefix}spectrum", f"{nodes.prefix}spectrum_frames"
-    attributes = {"sample_rate": features.rate, **features.attributes}
-    if features.op == "LogMelSpectrogram":
-        attributes |= {"n_mels": features.bands, "hop_length": features.step}
-    else:
-        attributes |= {"n_mels": features.bands, "frame_shift": features.step}
+    mels = max(features.bands, _CEPSTRA_OF) if features.cepstra else features.bands
+    attributes = {"sample_rate": features.rate, "n_mels": mels, "hop_length": features.step, **features.attributes}
     nodes.add_op(features.op, [pcm, length], [made, count], "spectrum", **attributes)
-    x = made if features.op == "LogMelSpectrogram" else nodes.add("Transpose", [made], "bands_first", perm=[0, 2, 1])
+    x = made
+    if features.cepstra:
+        x = nodes.add("MatMul", [x, nodes.constant("cosines", _cosines(mels, features.bands))], "cepstra")
+    if features.op == "KaldiFbank":
+        x = nodes.add("Transpose", [x], "bands_first", perm=[0, 2, 1])
     if features.without_last:
         count = nodes.add("Sub", [count, nodes.constant("last", 1, np.int32)], "frames.less")
         x = nodes.slice(x, 2, 0, -1, "without_last")
-    x = _normalized(nodes, features, x, count)
+    x = _normalized(nodes, features.normalization, x, count)
     if frames is not None:
         x = _fitted(nodes, x, frames)
         count = nodes.add("Min", [count, nodes.constant("frames.most", frames, np.int32)], "frames.held")
+    if features.mean:
+        x = nodes.add("Sub", [x, nodes.constant("mean", features.mean)], "centred")
+    if features.std != 1:
+        x = nodes.add("Div", [x, nodes.constant("std", features.std)], "scaled")
     nodes.add("Identity", [x], "features.all", to=FEATURES)
     nodes.add("Identity", [count], "frames.all", to=FRAMES)
 
 
-def _normalized(nodes: Nodes, features: Features, x: str, count: str) -> str:
-    if features.normalization == "whisper":
-        most = nodes.reduce("ReduceMax", nodes.reduce("ReduceMax", x, 2, "frame.most"), 1, "most")
-        least = nodes.add("Sub", [most, nodes.constant("range", 8.0)], "least")
-        moved = nodes.add("Add", [nodes.add("Max", [x, least], "held"), nodes.constant("up", 4.0)], "moved")
-        x = nodes.add("Div", [moved, nodes.constant("down", 4.0)], "scaled")
-    elif features.normalization:
-        x = _each_band(nodes, features.normalization, x, count)
-    if features.mean:
-        x = nodes.add("Sub", [x, nodes.constant("mean", features.mean)], "centred")
-    return nodes.add("Div", [x, nodes.constant("std", features.std)], "scaled") if features.std != 1 else x
+def _cosines(mels: int, cepstra: int) -> Array:
+    """Returns Kaldi's cosine transform with its lifter, f64 [mels, cepstra]."""
+    numbers = np.arange(cepstra)
+    lifter = 1 + _LIFTER / 2 * np.sin(np.pi * numbers / _LIFTER)
+    matrix: Array = np.sqrt(2 / mels) * np.cos(np.pi * numbers[None] * (np.arange(mels)[:, None] + 0.5) / mels)
+    matrix[:, 0] = np.sqrt(1 / mels)
+    matrix *= lifter
+    return matrix
+
+
+def _normalized(nodes: Nodes, kind: str, x: str, count: str) -> str:
+    if kind != "whisper":
+        return _each_band(nodes, kind, x, count) if kind else x
+    most = nodes.reduce("ReduceMax", nodes.reduce("ReduceMax", x, 2, "frame.most"), 1, "most")
+    least = nodes.add("Sub", [most, nodes.constant("range", 8.0)], "least")
+    moved = nodes.add("Add", [nodes.add("Max", [x, least], "held"), nodes.constant("up", 4.0)], "moved")
+    return nodes.add("Div", [moved, nodes.constant("down", 4.0)], "scaled")
 
 
 def _each_band(nodes: Nodes, kind: str, x: str, count: str) -> str:

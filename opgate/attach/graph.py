@@ -19,6 +19,8 @@ from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
 PRE, POST, READ, TURN, WINDOW = "pre/", "post/", "read/", "turn/", "window/"
+#: How names of the network begin that a served model uses itself.
+NETWORK = "network/"
 #: The status of each row before its settings are looked at.
 STATUS = f"{PRE}status"
 _TYPES = {
@@ -65,7 +67,7 @@ def free_name(name: str) -> str:
         "start", "end", "samples", "pitch", "words",
         "score", "value", "masks", "mask_geometry", "quads", "texts", *settings.NAMES,
     )  # fmt: skip
-    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ, TURN, WINDOW)) else name
+    return f"{NETWORK}{name}" if name in taken or name.startswith((PRE, POST, READ, TURN, WINDOW)) else name
 
 
 def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:

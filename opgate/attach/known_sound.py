@@ -51,7 +51,7 @@ class Known:
 
     def feed(self, rows: int, kind: int) -> Feed:
         """Returns what the network gets of rows of a kind: noise, a loud one, silence, a tone."""
-        values = self.taking.noise(rows, kind) * self.sound.gain
+        values = self.taking.noise(rows, kind) * (1 if self.features else self.sound.gain)
         given: dict[str, Array] = {self.taking.name: self.taking.shaped(values.astype(np.float32))}
         given |= {state.input: state.zeros(rows) for state in self.states}
         if self.lengths:
@@ -163,6 +163,9 @@ def _of_features(
     report.said("features", f"{word}:{said[word]}", f"{made_of.bands} bands, a frame for {made_of.step} samples")
     told = report.said if "rate" in said else report.default
     told("rate", f"{sound.rate} samples a second", "files of another rate are resampled")
+    if made_of.gain != 1:
+        told = report.said if "gain" in said else report.default
+        told("gain", f"{made_of.gain:g}", "samples are multiplied by it; the word gain: says otherwise")
     if sound.fixed:
         told = report.said if "seconds" in said else report.default
         told("sound", f"{sound.seconds:g} seconds", "longer ones are cut, shorter ones have silence behind them")

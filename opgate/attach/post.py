@@ -257,8 +257,10 @@ def _names(kind: str, words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, colon, _ = word.partition(":")
         if name not in (_WORDS if colon else _FLAGS):
-            expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
-            raise AttachError(f"--post: what is '{word}'?{did_you_mean(word, _FLAGS, _WORDS)} Expected {expected}")
+            alone, said = ([own for own in _OWN[kind] if own in each] for each in (_FLAGS, _WORDS))
+            expected = ", ".join((*(f"{own}:…" for own in said), *alone)) or "no words"
+            near = did_you_mean(word, alone, said)
+            raise AttachError(f"--post: what is '{word}'?{near} Expected words of {kind}: {expected}")
         if name not in _OWN[kind]:
             raise AttachError(f"--post: '{word}' means nothing to {kind}")
         what = _SAYS.get(name, name)

@@ -85,12 +85,13 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
     rate, *window = said["pcm"] if made is None else (made.rate,)
     if not 1000 <= rate <= 1 << 20:
         raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
-    same = ("hop", "context", "lead", "trim", "longest", "gain", "scale")
+    same = ("hop", "context", "lead", "trim", "longest", "scale")
     sound = Sound(
         rate,
         window=window[0] if window else 0,
         seconds=said.get("seconds", made.seconds if made else 0),
         first="channels" in said,
+        gain=made.gain if made else said.get("gain", 1),
         together="windows" in said,
         resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
         **{key: said[key] for key in same if key in said},

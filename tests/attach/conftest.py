@@ -80,7 +80,7 @@ def made(library: Path, tmp_path: Path) -> Make:
     """A function that attaches what its keywords say, and returns the served model."""
 
     def make(file: Path, name: str = "model", **said: Any) -> Model:
-        attached = attach(Wish(file, libraries=(library,), **said), name)
+        attached = attach(Wish(file, **{"libraries": (library,), **said}), name)
         folder = tmp_path / "models" / name
         write(attached, folder, library, "opgate attach", overwrite=True)
         return Model(attached, folder, library)

@@ -394,3 +394,121 @@ def test_characters_of_a_reader_must_be_known(library: Path, tmp_path: Path) -> 
 def test_what_is_said_wrongly(library: Path, tmp_path: Path, said: dict[str, str], message: str) -> None:
     with pytest.raises(AttachError, match=message):
         attach(Wish(listener(tmp_path / "net.onnx"), libraries=(library,), **said), "model")
+
+
+def passing(path: Path, *shape: Any, lengths: bool = False) -> Path:
+    """Gives its features back as y."""
+    inputs = [value("features", *shape)]
+    nodes = [helper.make_node("Identity", ["features"], ["y"])]
+    outputs = [value("y", *shape)]
+    if lengths:
+        inputs.append(value("length", shape[0], number=TensorProto.INT64))
+        nodes.append(helper.make_node("Identity", ["length"], ["count"]))
+        outputs.append(value("count", shape[0], number=TensorProto.INT64))
+    return saved(path, nodes, inputs, outputs)
+
+
+def heard(model: Model, *sounds: np.ndarray, rate: int = 16000) -> list[dict[str, np.ndarray]]:
+    """What the model says of each sound, all of them together."""
+    answers = predict(model, *(wav(sound, rate) for sound in sounds))
+    return [{name: np.array(array) for name, array in answer["outputs"].items()} for answer in answers]
+
+
+def spoken_sound(seconds: float, seed: int, rate: int = 16000) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    time = np.arange(int(seconds * rate)) / rate
+    sound = 0.3 * np.sin(2 * np.pi * (150 + 40 * np.sin(5 * time)) * time) + 0.05 * rng.standard_normal(len(time))
+    return (np.clip(sound, -1, 0.999) * 32768).round() / 32768
+
+
+def test_features_of_whisper(made: Make, tmp_path: Path) -> None:
+    """As its makers define them: the logarithm to the base 10 of 80 bands, held to 8 below the greatest."""
+    from opgate.ops_build.ops.log_mel_spectrogram.reference import reference
+
+    model = made(passing(tmp_path / "net.onnx", "n", 80, 3000), pre="log-mel:whisper")
+    sounds = [spoken_sound(seconds, seed) for seed, seconds in enumerate((3.3, 31))]
+    for sound, found in zip(sounds, heard(model, *sounds), strict=True):
+        padded = np.zeros((1, 480_000), np.float32)
+        padded[0, : len(sound)] = sound[:480_000]
+        mel = reference(padded, None, **WHISPER)[0][:, :, :-1]
+        expected_mel = (np.maximum(mel, mel.max() - 8) + 4) / 4
+        np.testing.assert_allclose(found["y"], expected_mel[0], atol=2e-4)
+
+
+WHISPER: dict[str, Any] = {
+    "sample_rate": 16000, "n_fft": 400, "win_length": 0, "hop_length": 160, "n_mels": 80, "f_min": 0.0, "f_max": 0.0,
+    "mel_scale": "slaney", "norm": "slaney", "center": 1, "pad": "reflect", "log": "log10", "floor": 1e-10,
+    "guard": "clamp", "power": 2, "preemphasis": 0.0, "window": "hann", "periodic": 1,
+}  # fmt: skip
+
+
+def test_features_of_nemo_have_lengths(made: Make, tmp_path: Path) -> None:
+    """Each band of a row has a mean of 0 and a deviation of 1 over its own frames, also beside a longer row."""
+    from opgate.ops_build.ops.log_mel_spectrogram.reference import reference
+
+    model = made(passing(tmp_path / "net.onnx", "n", 80, "t", lengths=True), pre="log-mel:nemo")
+    sounds = [spoken_sound(seconds, seed) for seed, seconds in enumerate((1.0, 2.5))]
+    settings = WHISPER | {
+        "n_fft": 512, "win_length": 400, "pad": "zero", "log": "ln", "floor": 2.0**-24, "guard": "add",
+        "preemphasis": 0.97, "periodic": 0,
+    }  # fmt: skip
+    for sound, found in zip(sounds, heard(model, *sounds), strict=True):
+        mel = reference(sound[None].astype(np.float32), None, **settings)[0][0]
+        expected_mel = (mel - mel.mean(1, keepdims=True)) / (mel.std(1, ddof=1, keepdims=True) + 1e-5)
+        count = int(np.ravel(found["count"])[0])
+        assert count == mel.shape[1]
+        np.testing.assert_allclose(found["y"][:, :count], expected_mel, atol=5e-3)
+        assert not found["y"][:, count:].any()
+
+
+@pytest.mark.parametrize("shape", [("n", "t", 80), ("n", 1, 80, "t"), ("n", 120, 80)])
+def test_filter_banks_of_kaldi(made: Make, tmp_path: Path, shape: tuple[Any, ...]) -> None:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    model = made(passing(tmp_path / "net.onnx", *shape), pre="fbank:kaldi")
+    sound = spoken_sound(1.1, 3)
+    options = knf.FbankOptions()
+    options.frame_opts.dither = 0
+    options.mel_opts.num_bins = 80
+    fbank = knf.OnlineFbank(options)
+    fbank.accept_waveform(16000, (sound * 32768).tolist())
+    fbank.input_finished()
+    expected_bands = np.stack([fbank.get_frame(i) for i in range(fbank.num_frames_ready)])
+    (found,) = heard(model, sound)
+    y = found["y"][0].T if len(shape) == 4 else found["y"]
+    np.testing.assert_allclose(y[: len(expected_bands)], expected_bands, atol=5e-3)
+    assert len(y) == (120 if 120 in shape else len(expected_bands)) and not y[len(expected_bands) :].any()
+
+
+def test_cepstra_of_kaldi(made: Make, tmp_path: Path) -> None:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    model = made(passing(tmp_path / "net.onnx", "n", "t", 13), pre="mfcc:kaldi")
+    sound = spoken_sound(1.1, 3)
+    options = knf.MfccOptions()
+    options.frame_opts.dither = 0
+    options.use_energy = False
+    mfcc = knf.OnlineMfcc(options)
+    mfcc.accept_waveform(16000, (sound * 32768).tolist())
+    mfcc.input_finished()
+    expected_cepstra = np.stack([mfcc.get_frame(i) for i in range(mfcc.num_frames_ready)])
+    (found,) = heard(model, sound)
+    np.testing.assert_allclose(found["y"], expected_cepstra, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("pre", "message"),
+    [
+        (
+            "log-mel:whispr",
+            "expected log-mel:whisper or log-mel:nemo or log-mel:librosa, got 'log-mel:whispr'.* Did you mean",
+        ),
+        ("log-mel:whisper pcm:16000", "expected one of pcm:16000, log-mel:whisper"),
+        ("log-mel:whisper hop:3", "the hop goes with windows of samples"),
+        ("log-mel:nemo bands:81", r"expected an input of floats \[n, 81, frames\]"),
+        ("fbank:kaldi fft:512", "fft: goes with log-mel"),
+        ("pcm:16000 cmvn", "the normalization is one of features"),
+    ],
+)
+def test_features_that_are_said_wrongly(library: Path, tmp_path: Path, pre: str, message: str) -> None:
+    file = passing(tmp_path / "net.onnx", "n", 80, "t")
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(file, pre, libraries=(library,)), "model")
