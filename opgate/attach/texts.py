@@ -65,7 +65,9 @@ class Roles:
         return self.ids.shape[1]
 
     def feed(self, ids: Array, mask: Array, types: Array) -> Feed:
-        """Returns what the network gets of i64 [n, s]."""
+        """Returns what the network gets of i64 [n, s], with zeros behind them if it takes more."""
+        missing = (self.length or ids.shape[1]) - ids.shape[1]
+        ids, mask, types = (np.pad(each, ((0, 0), (0, missing))) for each in (ids, mask, types))
         given = ((self.ids, ids), (self.mask, mask), (self.types, types))
         return {each.name: values.astype(DTYPES[each.dtype].numpy) for each, values in given if each is not None}
 
