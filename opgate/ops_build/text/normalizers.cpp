@@ -6,6 +6,7 @@
 #include "bytes_alphabet.h"
 #include "normal_forms.h"
 #include "pattern.h"
+#include "precompiled.h"
 #include "unicode.h"
 
 namespace opgate::text {
@@ -271,6 +272,18 @@ class ByteLevelNormalizer : public Normalizer {
   }
 };
 
+class PrecompiledNormalizer : public Normalizer {
+ public:
+  PrecompiledNormalizer(const std::string& map, const std::string& where) : map_(map, where) {}
+
+  void apply(AlignedText& text, AlignedText& spare) const override {
+    rewrite(text, spare, [&](Rewriter& out) { map_.write(text.view(), out); });
+  }
+
+ private:
+  Precompiled map_;
+};
+
 class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
@@ -301,6 +314,10 @@ std::unique_ptr<Normalizer> normalizer_of(const Json& json, const std::string& w
   if (type == "Replace") {
     return std::make_unique<Replace>(pattern_of(json.at("pattern", where), where + ".pattern"),
                                      json.at("content", where).text(where + ".content"));
+  }
+  if (type == "Precompiled") {
+    const std::string place = where + ".precompiled_charsmap";
+    return std::make_unique<PrecompiledNormalizer>(json.at("precompiled_charsmap", where).text(place), place);
   }
   if (type == "Sequence") {
     std::vector<std::unique_ptr<Normalizer>> parts;

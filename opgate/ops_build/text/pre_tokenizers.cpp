@@ -145,6 +145,29 @@ class Digits : public PreTokenizer {
   Behavior behavior_;
 };
 
+class UnicodeScripts : public PreTokenizer {
+ public:
+  void apply(Pieces& pieces) const override {
+    const Unicode& unicode = Unicode::tables();
+    pieces.cut_each([&](Range range) {
+      const std::string_view text = pieces.text.view();
+      constexpr std::uint32_t kAny = 0;
+      std::uint32_t begin = range.end, before = kAny;  // characters of any script at the front are left out
+      for (std::uint32_t at = range.begin; at < range.end;) {
+        const Character c = character_at(text.data() + at);
+        const std::uint32_t script = unicode.script(c.code);
+        if (script != kAny && script != before) {
+          pieces.cut({begin, at});
+          begin = at;
+          before = script;
+        }
+        at += c.length;
+      }
+      pieces.cut({begin, range.end});
+    });
+  }
+};
+
 /// The one character of a string.
 char32_t character_of(const Json& json, const std::string& where) {
   const std::string& text = json.text(where);
@@ -293,6 +316,8 @@ void append(const Json& json, const std::string& where, PreTokenizers& to) {
     steps.push_back(std::make_unique<Whitespace>());
   } else if (type == "WhitespaceSplit") {
     steps.push_back(std::make_unique<WhitespaceSplit>());
+  } else if (type == "UnicodeScripts") {
+    steps.push_back(std::make_unique<UnicodeScripts>());
   } else if (type == "Digits") {
     steps.push_back(
         std::make_unique<Digits>(json.at("individual_digits", where).boolean(where + ".individual_digits")));

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import random
+import struct
 import unicodedata
 from typing import Any
 
@@ -48,6 +49,24 @@ def texts(count: int, seed: int = 0) -> list[str]:
             letters = [rng.choice([rng.choice(known), rng.choice("aAbB '.!\r\n12")]) for _ in range(rng.randint(1, 25))]
         found.append("".join(letters))
     return found
+
+
+def precompiled_map(texts: dict[str, str]) -> bytes:
+    """A map of a Precompiled normalizer: what takes the place of each text. The trie is a double array of Darts whose
+    node i lies at 512 i."""
+    nodes: dict[bytes, int] = {b"": 512}
+    units, written = {0: 512 << 10}, b""
+    for key, to in texts.items():
+        for i, byte in enumerate(key.encode()):
+            prefix = key.encode()[: i + 1]
+            node = nodes[prefix[:-1]] ^ byte
+            next_node = nodes.setdefault(prefix, 512 * (len(nodes) + 1))
+            ends = units.get(node, 0) & 256 or 256 * (prefix == key.encode())
+            units[node] = (node ^ next_node) << 10 | byte | ends
+        units[nodes[key.encode()]] = 1 << 31 | len(written)
+        written += to.encode() + b"\0"
+    array = [units.get(i, 0) for i in range(512 * (len(nodes) + 1))]
+    return struct.pack(f"<I{len(array)}I", 4 * len(array), *array) + written
 
 
 CL100K = (

@@ -23,6 +23,8 @@ class Reader {
     const char* const next = at_ + character_at(at_).length;
     return next == end_ ? 0 : unicode_.flags(character_at(next).code);
   }
+  /// Whether there is a character behind the next one.
+  bool more_after() const { return !done() && at_ + character_at(at_).length < end_; }
   void skip() { at_ += character_at(at_).length; }
 
   /// Passes over characters while wanted(code, flags), `most` at most. Returns how many.
@@ -105,6 +107,28 @@ void scan_gpt2(std::string_view text, std::vector<Range>& matches) {
   }
 }
 
+/// Passes over the end of these expressions, " ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", at a character that
+/// is neither a letter nor a number. `slash`: [\r\n/]*.
+void skip_symbols_or_space(Reader& reader, bool slash) {
+  const bool space = reader.peek() == ' ';
+  if (space ? reader.more_after() && is_symbol(0, reader.flags_after()) : is_symbol(0, reader.flags())) {
+    if (space) reader.skip();
+    reader.skip_while(is_symbol);
+    reader.skip_while([slash](char32_t c, std::uint32_t) { return is_line_end(c) || (slash && c == '/'); });
+    return;
+  }
+  // "\s*[\r\n]+" ends behind the last end of a line in the white space.
+  const std::uint32_t begin = reader.at();
+  std::uint32_t end = begin;
+  while (!reader.done() && is_space(0, reader.flags())) {
+    const bool line_end = is_line_end(reader.peek());
+    reader.skip();
+    if (line_end) end = reader.at();
+  }
+  reader.go_to(end);
+  if (end == begin) skip_space(reader);
+}
+
 /// The expression of cl100k and Llama 3, and with one digit that of Qwen 2.
 template <std::size_t kDigits>
 void scan_cl100k(std::string_view text, std::vector<Range>& matches) {
@@ -121,24 +145,50 @@ void scan_cl100k(std::string_view text, std::vector<Range>& matches) {
     } else if (flags & kNumber) {
       reader.skip_while(is_number, kDigits);
     } else {
-      // " ?[^\s\p{L}\p{N}]+[\r\n]*"
-      const bool space = c == ' ';
-      const bool behind = space && reader.at() + 1 < text.size();
-      if (is_symbol(c, flags) || (behind && is_symbol(0, reader.flags_after()))) {
-        if (space) reader.skip();
-        reader.skip_while(is_symbol);
-        reader.skip_while([](char32_t next, std::uint32_t) { return is_line_end(next); });
-      } else {
-        // "\s*[\r\n]+" ends behind the last end of a line in the white space.
-        std::uint32_t end = begin;
-        while (!reader.done() && is_space(0, reader.flags())) {
-          const bool line_end = is_line_end(reader.peek());
-          reader.skip();
-          if (line_end) end = reader.at();
-        }
-        reader.go_to(end);
-        if (end == begin) skip_space(reader);
-      }
+      skip_symbols_or_space(reader, false);
+    }
+    matches.push_back({begin, reader.at()});
+  }
+}
+
+/// Passes over a word of o200k: upper case, then lower case; letters without case and marks are both. Where no lower
+/// case follows, a word that has a letter of both ends behind the last one of them. Without lower case at all, it
+/// passes over the upper case and returns false.
+bool skip_cased_word(Reader& reader) {
+  constexpr std::uint32_t kBoth = kOtherLetter | kMark;
+  std::uint32_t last = 0;
+  bool any = false;
+  while (!reader.done() && (reader.flags() & (kUpper | kBoth))) {
+    const bool both = (reader.flags() & kBoth) != 0;
+    reader.skip();
+    if (both) last = reader.at();
+    any = any || both;
+  }
+  if (reader.skip_while([](char32_t, std::uint32_t flags) { return (flags & (kLower | kBoth)) != 0; }) > 0) return true;
+  if (any) reader.go_to(last);
+  return any;
+}
+
+void scan_o200k(std::string_view text, std::vector<Range>& matches) {
+  Reader reader(text);
+  while (!reader.done()) {
+    const std::uint32_t begin = reader.at();
+    const std::uint32_t flags = reader.flags();
+    const bool prefix = !(flags & (kLetter | kNumber)) && !is_line_end(reader.peek());
+    if (prefix) reader.skip();
+    const std::uint32_t word = reader.at();
+    bool found = (prefix || (flags & kLetter)) && skip_cased_word(reader);
+    if (!found && (flags & kMark)) {
+      reader.go_to(begin);
+      found = skip_cased_word(reader);
+    }
+    if (found || reader.at() > word) {
+      reader.go_to(reader.at() + contraction(reader.rest(), false));
+    } else if (flags & kNumber) {
+      reader.skip_while(is_number, 3);
+    } else {
+      reader.go_to(begin);
+      skip_symbols_or_space(reader, true);
     }
     matches.push_back({begin, reader.at()});
   }
@@ -155,6 +205,10 @@ constexpr Known kKnown[] = {
      scan_cl100k<3>},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      scan_cl100k<1>},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     scan_o200k},
 };
 
 }  // namespace

@@ -71,6 +71,15 @@ Unicode::Mapping Unicode::mapping(std::span<const std::uint32_t> table) {
   return found;
 }
 
+std::uint32_t Unicode::script(char32_t c) const {
+  std::size_t low = 0, high = std::size(kScriptRuns) / 2;  // the run that has c lies in [low, high)
+  while (high - low > 1) {
+    const std::size_t middle = (low + high) / 2;
+    (kScriptRuns[2 * middle] <= c ? low : high) = middle;
+  }
+  return kScriptRuns[2 * low + 1];
+}
+
 std::uint8_t Unicode::combining_class(char32_t c) const {
   if (!has(c, kComposes)) return 0;
   const auto at = classes_.find(c);

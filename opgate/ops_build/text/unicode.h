@@ -13,24 +13,32 @@ namespace opgate::text {
 
 // The order is that of unicode_tables.py.
 enum Flag : std::uint32_t {
-  kSpace = 1 << 0,         ///< white space, in Rust's standard library and in regular expressions
-  kNumeric = 1 << 1,       ///< numeric, in Rust's standard library
-  kPunctuation = 1 << 2,   ///< punctuation, in the Unicode of the crate unicode_categories
-  kControl = 1 << 3,       ///< what BertNormalizer cleans away
-  kNonspacing = 1 << 4,    ///< the marks that BertNormalizer strips
-  kCombining = 1 << 5,     ///< the marks that StripAccents strips
-  kWord = 1 << 6,          ///< \w of the crate regex
-  kNumber = 1 << 7,        ///< \p{N} of Oniguruma, and so are the following
-  kUpper = 1 << 8,         ///< \p{Lu} and \p{Lt}
-  kLower = 1 << 9,         ///< \p{Ll}
-  kOtherLetter = 1 << 10,  ///< \p{Lm} and \p{Lo}
-  kMark = 1 << 11,         ///< \p{M}
+  kSpace = 1 << 0,          ///< white space, in Rust's standard library and in regular expressions
+  kNumeric = 1 << 1,        ///< numeric, in Rust's standard library
+  kPunctuation = 1 << 2,    ///< punctuation, in the Unicode of the crate unicode_categories
+  kControl = 1 << 3,        ///< what BertNormalizer cleans away
+  kNonspacing = 1 << 4,     ///< the marks that BertNormalizer strips
+  kCombining = 1 << 5,      ///< the marks that StripAccents strips
+  kWord = 1 << 6,           ///< \w of the crate regex
+  kNumber = 1 << 7,         ///< \p{N} of Oniguruma, and so are the following
+  kUpper = 1 << 8,          ///< \p{Lu} and \p{Lt}
+  kLower = 1 << 9,          ///< \p{Ll}
+  kOtherLetter = 1 << 10,   ///< \p{Lm} and \p{Lo}
+  kMark = 1 << 11,          ///< \p{M}
+  kJoinsBefore = 1 << 12,   ///< belongs to the grapheme before it
+  kBreaks = 1 << 13,        ///< a grapheme of its own
+  kPrepended = 1 << 14,     ///< belongs to the grapheme behind it
+  kPictographic = 1 << 15,  ///< may be joined to another one by U+200D
+  kExtends = 1 << 16,       ///< may stand between such a one and U+200D
+  kConsonant = 1 << 17,     ///< a consonant of India that a linker joins to another one
+  kLinker = 1 << 18,        ///< such a linker
+  kConjunct = 1 << 19,      ///< may stand beside a linker
   // unicode.cpp finds these.
-  kDecomposes = 1 << 12,            ///< may change in NFD: decomposes, or has a combining class
-  kDecomposesCompatibly = 1 << 13,  ///< may change in NFKD
-  kComposes = 1 << 14,              ///< may change in NFC
-  kComposesCompatibly = 1 << 15,    ///< may change in NFKC
-  kUppercase = 1 << 16,             ///< changes when lower-cased
+  kDecomposes = 1 << 20,            ///< may change in NFD: decomposes, or has a combining class
+  kDecomposesCompatibly = 1 << 21,  ///< may change in NFKD
+  kComposes = 1 << 22,              ///< may change in NFC
+  kComposesCompatibly = 1 << 23,    ///< may change in NFKC
+  kUppercase = 1 << 24,             ///< changes when lower-cased
 
   kLetter = kUpper | kLower | kOtherLetter,
 };
@@ -41,6 +49,9 @@ class Unicode {
 
   std::uint32_t flags(char32_t c) const { return blocks_[index_[c >> 8]][c & 0xff]; }
   bool has(char32_t c, std::uint32_t flags_wanted) const { return (flags(c) & flags_wanted) != 0; }
+
+  /// A number for the script that the pre-tokenizer UnicodeScripts sees; 0 if it takes any.
+  std::uint32_t script(char32_t c) const;
 
   /// The canonical combining class.
   std::uint8_t combining_class(char32_t c) const;

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 
 from tokenizers import Regex, __version__, normalizers, pre_tokenizers
 
+from opgate.ops_build.text.samples import precompiled_map
+
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 OVERLAY, BELOW = "\u0334", "\u0316"  # combining classes 1 and 220
 
@@ -38,6 +40,50 @@ def bert(*, clean_text: bool = False, strip_accents: bool = False) -> normalizer
     )
 
 
+class Graphemes:
+    """Finds out where `tokenizers` sees the borders of graphemes. A Precompiled normalizer shows them: it puts Z in place
+    of a grapheme of at most five bytes if it knows the first character, and of that character alone in a longer one."""
+
+    MARK, OTHER_MARK, ZWJ, VIRAMA = "\u0301", "\u0300", "\u200d", "\u094d"
+
+    def __init__(self, known: str) -> None:
+        self.known = known
+        self.normalizer = normalizers.Precompiled(precompiled_map({known: "Z"}))
+
+    def drops(self, text: str, behind: str) -> bool:
+        """Whether `behind` belongs to the grapheme of the known character before it."""
+        return not self.normalizer.normalize_str(text).endswith(behind)
+
+    @classmethod
+    def joins_before(cls) -> set[int]:
+        """Extend, SpacingMark and ZWJ."""
+        a = cls("a")
+        return {c for c in CODE_POINTS if chr(c) != "a" and a.drops("a" + chr(c), chr(c))}
+
+    @classmethod
+    def breaks(cls) -> set[int]:
+        """Control: the marks behind are a grapheme without it."""
+        mark = cls(cls.MARK)
+        return {c for c in CODE_POINTS if mark.drops(chr(c) + cls.MARK + cls.OTHER_MARK, cls.OTHER_MARK)}
+
+    @classmethod
+    def prepended(cls) -> set[int]:
+        places = [
+            c for c in CODE_POINTS if unicodedata.category(chr(c)) in ("Cf", "Lo", "Mn", "Mc", "Cn") and c < 0x20000
+        ]
+        return {c for c in places if c and cls(chr(c)).drops(chr(c) + "a", "a")}
+
+    @classmethod
+    def joined(cls, before: str, after: str, known: str) -> set[int]:
+        """The code points that join `known` to what stands before it: before + c + after + known."""
+        last = cls(known)
+        return {
+            c
+            for c in CODE_POINTS
+            if last.normalizer.normalize_str(before + chr(c) + after + known + cls.MARK).endswith(cls.MARK)
+        }
+
+
 def flags() -> list[tuple[str, Callable[[], set[int]]]]:
     """The names of the flags, in the order of their bits, and the code points that have each."""
     return [
@@ -53,7 +99,27 @@ def flags() -> list[tuple[str, Callable[[], set[int]]]]:
         ("kLower", lambda: matches(r"\p{Ll}")),
         ("kOtherLetter", lambda: matches(r"[\p{Lm}\p{Lo}]")),
         ("kMark", lambda: matches(r"\p{M}")),
+        ("kJoinsBefore", Graphemes.joins_before),
+        ("kBreaks", Graphemes.breaks),
+        ("kPrepended", Graphemes.prepended),
+        ("kPictographic", lambda: Graphemes.joined("", Graphemes.ZWJ, "\u00a9")),
+        ("kExtends", lambda: Graphemes.joined("\u00a9", Graphemes.ZWJ, "\u00a9")),
+        ("kConsonant", lambda: Graphemes.joined("", Graphemes.VIRAMA, "\u0915")),
+        ("kLinker", lambda: Graphemes.joined("\u0915", "", "\u0915")),
+        ("kConjunct", lambda: Graphemes.joined("\u0915", Graphemes.VIRAMA, "\u0915")),
     ]
+
+
+def scripts() -> dict[int, int]:
+    """A number for each code point: equal where UnicodeScripts sees one script, 0 where it sees any."""
+    splitter, first, of = pre_tokenizers.UnicodeScripts(), [], dict.fromkeys(CODE_POINTS, 0)
+    known = [c for c in CODE_POINTS if splitter.pre_tokenize_str(chr(c))]
+    for run, _ in splitter.pre_tokenize_str("".join(map(chr, known))):
+        script = next((i for i, c in enumerate(first) if len(splitter.pre_tokenize_str(c + run[0])) == 1), len(first))
+        if script == len(first):
+            first.append(run[0])
+        of.update((ord(c), script + 1) for c in run)
+    return of
 
 
 def changed(normalizer: normalizers.Normalizer) -> dict[int, str]:
@@ -121,12 +187,13 @@ def main() -> None:
     print(f"// Written by unicode_tables.py with tokenizers {__version__}.")
     of: dict[int, int] = {}
     for bit, (_, members) in enumerate(flags()):
-        for c in members():
+        for c in sorted(members()):
             of[c] = of.get(c, 0) | 1 << bit
     hangul = range(0xAC00, 0xD7A4)
     canonical = changed(normalizers.NFD())
     compatible = {c: to for c, to in changed(normalizers.NFKD()).items() if canonical.get(c) != to}
     table("std::uint32_t", "kFlagRuns", runs(of))
+    table("std::uint32_t", "kScriptRuns", runs(scripts()))
     table("std::uint32_t", "kClassRuns", runs(combining_classes()))
     table("std::uint32_t", "kCanonical", mapping({c: to for c, to in canonical.items() if c not in hangul}))
     table("std::uint32_t", "kCompatible", mapping(compatible))

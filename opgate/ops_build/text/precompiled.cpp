@@ -1,0 +1,162 @@
+#include "precompiled.h"
+
+#include "json.h"
+#include "unicode.h"
+
+namespace opgate::text {
+namespace {
+
+std::string from_base64(std::string_view text, const std::string& where) {
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    const int value = c >= 'A' && c <= 'Z'   ? c - 'A'
+                      : c >= 'a' && c <= 'z' ? c - 'a' + 26
+                      : c >= '0' && c <= '9' ? c - '0' + 52
+                      : c == '+'             ? 62
+                      : c == '/'             ? 63
+                                             : -1;
+    if (value < 0) throw TokenizerError(where + ": expected base64");
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      bytes += static_cast<char>(bits >> count & 0xff);
+    }
+  }
+  return bytes;
+}
+
+/// Whether two characters belong to one syllable of Hangul.
+bool join_syllable(char32_t a, char32_t b) {
+  const auto in = [](char32_t c, char32_t first, char32_t last) { return c - first <= last - first; };
+  const auto is_lead = [&](char32_t c) { return in(c, 0x1100, 0x115f) || in(c, 0xa960, 0xa97c); };
+  const auto is_vowel = [&](char32_t c) { return in(c, 0x1160, 0x11a7) || in(c, 0xd7b0, 0xd7c6); };
+  const auto is_trail = [&](char32_t c) { return in(c, 0x11a8, 0x11ff) || in(c, 0xd7cb, 0xd7fb); };
+  const auto is_syllable = [&](char32_t c) { return in(c, 0xac00, 0xd7a3); };
+  const bool open = is_syllable(a) && (a - 0xac00) % 28 == 0;
+  if (is_lead(a)) return is_lead(b) || is_vowel(b) || is_syllable(b);
+  if (is_vowel(a) || open) return is_vowel(b) || is_trail(b);
+  return (is_trail(a) || is_syllable(a)) && is_trail(b);
+}
+
+/// The number of bytes of the grapheme that a text begins with. Two letters of a flag are two graphemes here: each has
+/// four bytes, and so a pair is too long for the map.
+std::size_t grapheme_at_front(std::string_view text) {
+  const Unicode& unicode = Unicode::tables();
+  constexpr char32_t kJoiner = 0x200d;
+  Character c = character_at(text.data());
+  std::uint32_t flags = unicode.flags(c.code);
+  std::size_t at = c.length;
+  if (text.starts_with("\r\n")) return 2;
+  if (flags & kBreaks) return at;
+  bool picture = (flags & kPictographic) != 0, joined_picture = false;
+  bool consonant = (flags & kConsonant) != 0, linked = false;
+  while (at < text.size()) {
+    const Character next = character_at(text.data() + at);
+    const std::uint32_t next_flags = unicode.flags(next.code);
+    if (next_flags & kBreaks) break;
+    const bool joins = (next_flags & kJoinsBefore) || (flags & kPrepended) || join_syllable(c.code, next.code) ||
+                       (joined_picture && (next_flags & kPictographic)) || (linked && (next_flags & kConsonant));
+    if (!joins) break;
+    joined_picture = next.code == kJoiner && (picture || (joined_picture && (next_flags & kExtends)));
+    picture = (next_flags & kPictographic) || (picture && (next_flags & kExtends));
+    linked =
+        (next_flags & kJoinsBefore) && consonant && ((next_flags & kLinker) || (linked && (next_flags & kConjunct)));
+    consonant =
+        (next_flags & kConsonant) || (consonant && (next_flags & kJoinsBefore) && (next_flags & (kLinker | kConjunct)));
+    c = next;
+    flags = next_flags;
+    at += c.length;
+  }
+  return at;
+}
+
+/// What a Rewriter is to write.
+struct Edit {
+  char32_t code;
+  int change;
+};
+
+/// Writes `to` in place of `from` as `tokenizers` aligns them.
+void add_edits(std::string_view from, std::string_view to, std::vector<Edit>& edits) {
+  const auto count = [](std::string_view text) {
+    int characters = 0;
+    for (const char byte : text) characters += !continues(byte);
+    return characters;
+  };
+  const int before = count(from), after = count(to);
+  int i = 0;
+  for (std::size_t at = 0; at < to.size(); ++i) {
+    const Character c = character_at(to.data() + at);
+    edits.push_back({c.code, i < before ? 0 : 1});
+    at += c.length;
+  }
+  // What is left out counts as left out behind the character before, which may be that of another change.
+  if (after < before && !edits.empty()) edits.back().change += after - before;
+}
+
+}  // namespace
+
+Precompiled::Precompiled(const std::string& base64, const std::string& where) {
+  const std::string bytes = from_base64(base64, where);
+  const auto unit = [&](std::size_t i) {
+    std::uint32_t value = 0;
+    for (std::size_t k = 0; k < 4; ++k) value |= std::uint32_t{static_cast<unsigned char>(bytes[4 * i + k])} << 8 * k;
+    return value;
+  };
+  if (bytes.size() < 4 || unit(0) % 4 != 0 || unit(0) > bytes.size() - 4) {
+    throw TokenizerError(where + ": expected the number of bytes of a trie, and the trie");
+  }
+  for (std::size_t i = 1; i <= unit(0) / 4; ++i) units_.push_back(unit(i));
+  texts_ = bytes.substr(4 + unit(0));
+  if (units_.empty() || !is_utf8(texts_)) throw TokenizerError(where + ": expected a trie and texts in UTF-8");
+}
+
+std::optional<std::string_view> Precompiled::replacement(std::string_view text) const {
+  const auto offset = [](std::uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); };
+  std::size_t node = offset(units_[0]);
+  for (const char byte : text) {
+    if (byte == 0) break;
+    node ^= static_cast<unsigned char>(byte);
+    if (node >= units_.size() || (units_[node] & 0x800000ffu) != static_cast<unsigned char>(byte)) break;
+    const std::uint32_t unit = units_[node];
+    node ^= offset(unit);
+    if (unit & 1u << 8) {
+      if (node >= units_.size()) break;
+      const std::size_t begin = units_[node] & 0x7fffffffu;
+      if (begin > texts_.size()) break;
+      return std::string_view(texts_).substr(begin, texts_.find('\0', begin) - begin);
+    }
+  }
+  return std::nullopt;
+}
+
+void Precompiled::write(std::string_view text, Rewriter& out) const {
+  constexpr std::size_t kLongest = 5;  // longer graphemes are replaced character by character
+  std::vector<Edit> edits;
+  while (!text.empty()) {
+    const std::string_view grapheme = text.substr(0, grapheme_at_front(text));
+    text.remove_prefix(grapheme.size());
+    if (grapheme.size() <= kLongest) {
+      if (const auto to = replacement(grapheme)) {
+        add_edits(grapheme, *to, edits);
+        continue;
+      }
+    }
+    for (std::size_t at = 0; at < grapheme.size();) {
+      const Character c = character_at(grapheme.data() + at);
+      const std::string_view part = grapheme.substr(at, c.length);
+      if (const auto to = replacement(part))
+        add_edits(part, *to, edits);
+      else
+        edits.push_back({c.code, 0});
+      at += c.length;
+    }
+  }
+  for (const Edit& edit : edits) out.write(edit.code, edit.change);
+}
+
+}  // namespace opgate::text

@@ -1,0 +1,26 @@
+// The map of characters that SentencePiece compiles: which characters take the place of others.
+#pragma once
+
+#include <optional>
+
+#include "aligned_text.h"
+
+namespace opgate::text {
+
+class Precompiled {
+ public:
+  /// Reads a map in base64. Throws TokenizerError.
+  Precompiled(const std::string& base64, const std::string& where);
+
+  /// Writes `text`, which the writer passes over, with the characters replaced.
+  void write(std::string_view text, Rewriter& out) const;
+
+ private:
+  /// What takes the place of a text whose first characters are in the map.
+  std::optional<std::string_view> replacement(std::string_view text) const;
+
+  std::vector<std::uint32_t> units_;  // a double array of Darts
+  std::string texts_;                 // with a 0 behind each
+};
+
+}  // namespace opgate::text
