@@ -188,6 +188,19 @@ def test_a_small_file_of_hours_costs_no_more_than_its_samples(run_op: RunOp) -> 
     assert set(length.tolist()) == {48000 * 1800} and not status.any()
 
 
+def test_the_length_of_a_flac_is_only_a_statement(run_op: RunOp) -> None:
+    flac = bytearray(encoded("FLAC", tones(3000)))
+    flac[21] |= 15
+    flac[22:26] = b"\xff" * 4  # 2^36 - 1 samples
+    for samples, length, status in [(2000, 2**31 - 1, 0), (4000, 0, 2)]:
+        assert decoded_audio(run_op, [bytes(flac)], samples=samples)[1].tolist() == [length]
+        assert decoded_audio(run_op, [bytes(flac)], samples=samples)[3].tolist() == [status]
+    flac[21] &= 0xF0
+    flac[22:26] = bytes(4)  # not stated
+    for samples, length in [(2000, 2**31 - 1), (4000, 3000)]:
+        assert decoded_audio(run_op, [bytes(flac)], samples=samples)[1].tolist() == [length]
+
+
 def test_nothing_is_written_to_stderr(run_op: RunOp, capfd: pytest.CaptureFixture[str]) -> None:
     mp3 = encoded("MP3", tones(16000))
     junk = mp3[: len(mp3) // 2] + bytes(range(256)) * 20 + mp3[len(mp3) // 2 :]

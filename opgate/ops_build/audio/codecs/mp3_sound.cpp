@@ -2,6 +2,7 @@
 #include <mpg123.h>
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "audio/codecs/formats.h"
