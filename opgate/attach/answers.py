@@ -14,13 +14,14 @@ from opgate.attach.report import AttachError
 #: From which IoU on two boxes are one.
 MATCH = 0.5
 _BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box", "polygon", "quad")
-_LABEL_KEYS = ("label", "class", "name", "class_name", "category", "text")
+_LABEL_KEYS = ("label", "class", "name", "class_name", "category", "text", "note", "word")
 _SCORE_KEYS = ("score", "confidence", "conf", "probability", "prob")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing that was found: a box x1 y1 x2 y2, or none, its label, and its score, or None."""
+    """One thing that was found: a box x1 y1 x2 y2, or none, its label, and its score, or None. A time is a box of the
+    height 1."""
 
     box: tuple[float, ...] | None
     label: str
@@ -72,7 +73,10 @@ def of_server(answer: Mapping[str, Any]) -> Told:
             return Told(vector=tuple(vectors[0]))
         raise AttachError("--like: the model answers with a map, which can't be compared yet")
     if records and "text" in records[0] and not any(key in records[0] for key in _BOX_KEYS):
-        return Told((Found(None, records[0]["text"], records[0].get("score")),), records[0]["text"])
+        text = " ".join(record["text"] for record in records)  # the words of a sound
+        return Told((Found(None, text, records[0].get("score") if len(records) == 1 else None),), text)
+    if records and records[0].keys() == {"value"}:
+        return Told(vector=tuple(record["value"] for record in records))
     return Told(tuple(_thing(record) for record in records))
 
 
@@ -136,6 +140,8 @@ def _thing(entry: Any) -> Found:
     if isinstance(entry, Mapping):
         if len(scored := _scored(entry)) == 1:
             return scored[0]
+        if isinstance(entry.get("start"), Real) and isinstance(entry.get("end"), Real):
+            entry = {"box": (entry["start"], 0, entry["end"], 1), **entry}
         box, label, score = (
             next((entry[key] for key in keys if key in entry), None) for keys in (_BOX_KEYS, _LABEL_KEYS, _SCORE_KEYS)
         )
@@ -145,6 +151,9 @@ def _thing(entry: Any) -> Found:
         score = float(entry[4]) if len(entry) > 4 else None
         label = str(int(entry[5])) if len(entry) > 5 else ""
         return Found(tuple(map(float, entry[:4])), label, score)
+    if isinstance(entry, Sequence) and len(entry) >= 2 and all(isinstance(time, float) for time in entry[:2]):
+        label = next((part for part in entry[2:] if isinstance(part, str)), "")
+        return Found((entry[0], 0.0, entry[1], 1.0), label, None)
     if isinstance(entry, Sequence) and len(entry) in (2, 3):
         boxes = [part for part in entry if isinstance(part, Sequence) and not isinstance(part, str) and len(part) == 4]
         named = any(isinstance(part, str) for part in entry)
@@ -157,7 +166,7 @@ def _thing(entry: Any) -> Found:
             return Found(_box(boxes[0]) if boxes else None, labels[0] if labels else "", scores[0] if scores else None)
     raise AttachError(
         f"--like: expected a dict with box, label and score, or (box, label, score), got {str(entry)[:100]}. A box is "
-        "x1 y1 x2 y2 in pixels"
+        "x1 y1 x2 y2 in pixels, and a time has start and end in seconds"
     )
 
 
