@@ -28,11 +28,11 @@ import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
 from opgate.attach.attach import attach
-from opgate.attach.attached import write
-from opgate.attach.comparison import compared, graph_of
-from opgate.attach.examples import files
-from opgate.attach.serving import Served
-from opgate.attach.wish import Wish
+from opgate.attach.compared.comparison import compared, graph_of
+from opgate.attach.model.attached import write
+from opgate.attach.model.examples import files
+from opgate.attach.model.serving import Served
+from opgate.attach.model.wish import Wish
 from opgate.ops_build.building.options import BuildOptions
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from opgate.attach import graph, heads_without_boxes, labels, network_file, post, takes, words
-from opgate.attach.attached import Attached, attached
-from opgate.attach.head import Head
-from opgate.attach.network_file import Feed, Input, NetworkFile
-from opgate.attach.nodes import Nodes
-from opgate.attach.report import AttachError, Report
-from opgate.attach.wish import Wish
+from opgate.attach.model import graph, heads_without_boxes, labels, network_file, post, takes, words
+from opgate.attach.model.attached import Attached, attached
+from opgate.attach.model.head import Head
+from opgate.attach.model.network_file import Feed, Input, NetworkFile
+from opgate.attach.model.nodes import Nodes
+from opgate.attach.model.report import AttachError, Report
+from opgate.attach.model.wish import Wish
 from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.dtypes import DTYPES
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opgate.attach import any_file, network_file, pictures, sounds, tables, texts
-from opgate.attach.attached import Attached, with_own_names
-from opgate.attach.network_file import NetworkFile
-from opgate.attach.report import Report
-from opgate.attach.wish import Wish
+from opgate.attach import any_file, tables
+from opgate.attach.model import network_file
+from opgate.attach.model.attached import Attached, with_own_names
+from opgate.attach.model.network_file import NetworkFile
+from opgate.attach.model.report import Report
+from opgate.attach.model.wish import Wish
+from opgate.attach.pictures import attach_pictures as pictures
+from opgate.attach.sounds import attach_sounds as sounds
+from opgate.attach.texts import attach_texts as texts
 from opgate.onnx_tools.run_model import load_model
 
 

@@ -65,11 +65,11 @@ def attach(
     where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.
     """
     from opgate.attach.attach import attach as made
-    from opgate.attach.attached import write
-    from opgate.attach.comparison import Compared, compare, function_of
-    from opgate.attach.report import AttachError
-    from opgate.attach.serving import Served
-    from opgate.attach.wish import Wish
+    from opgate.attach.compared.comparison import compare, function_of
+    from opgate.attach.model.attached import Compared, write
+    from opgate.attach.model.report import AttachError
+    from opgate.attach.model.serving import Served
+    from opgate.attach.model.wish import Wish
     from opgate.ops_build.building.options import BuildOptions
 
     ops = library or BuildOptions().library()

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach import examples, graph, heads_without_boxes, labels, network_file, post, takes, words
-from opgate.attach.attached import Attached, attached
-from opgate.attach.facts import Output
-from opgate.attach.head import Head
-from opgate.attach.network_file import Feed, Input, NetworkFile
-from opgate.attach.nodes import Nodes
-from opgate.attach.report import AttachError, Report
-from opgate.attach.wish import Wish
+from opgate.attach.model import examples, graph, heads_without_boxes, labels, network_file, post, takes, words
+from opgate.attach.model.attached import Attached, attached
+from opgate.attach.model.head import Head
+from opgate.attach.model.network_file import Feed, Input, NetworkFile
+from opgate.attach.model.nodes import Nodes
+from opgate.attach.model.outputs import Output
+from opgate.attach.model.report import AttachError, Report
+from opgate.attach.model.wish import Wish
 from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from opgate.attach.attach import attach
-from opgate.attach.attached import Attached, write
-from opgate.attach.wish import Wish
+from opgate.attach.model.attached import Attached, write
+from opgate.attach.model.wish import Wish
 from opgate.service.app import create_app
 from opgate.service.gateway import Gateway
 from opgate.service.settings import Settings

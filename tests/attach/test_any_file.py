@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach.conftest import Make
 
 
@@ -80,7 +80,7 @@ def test_a_file_of_magika_beside_the_network_says_all(made: Make, tmp_path: Path
     ],
 )
 def test_what_is_said_wrongly(library: Path, tmp_path: Path, pre: str, message: str) -> None:
-    from opgate.attach.attached import write
+    from opgate.attach.model.attached import write
     from opgate.onnx_tools.sessions import SessionError
 
     with pytest.raises((AttachError, SessionError), match=message):

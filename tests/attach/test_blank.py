@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from opgate.attach.attach import attach
-from opgate.attach.attached import Attached
-from opgate.attach.report import FOUND, RAN, SAID, AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.attached import Attached
+from opgate.attach.model.report import FOUND, RAN, SAID, AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import png
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import attach
-from opgate.attach.report import RAN, AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import RAN, AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 

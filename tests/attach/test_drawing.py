@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks, test_reading, test_text
 from tests.attach.conftest import Make, Model, png, squares
 

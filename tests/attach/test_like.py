@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgate.attach.answers import Found, Told, agreement, iou, of_function, of_server
-from opgate.attach.comparison import Compared, compare, function_of
-from opgate.attach.examples import Example, files
-from opgate.attach.report import AttachError
-from opgate.attach.serving import Served
-from opgate.attach.trials import ENDINGS
+from opgate.attach.compared.answers import Found, Told, agreement, iou, of_function, of_server
+from opgate.attach.compared.comparison import compare, function_of
+from opgate.attach.model.attached import Compared
+from opgate.attach.model.examples import PICTURES, Example, files
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.serving import Served
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
@@ -21,7 +21,7 @@ BOX = (1.0, 2.0, 3.0, 4.0)
 
 
 def compared_with(like: str, examples: Path, served: Served, folder: Path, library: Path) -> Compared:
-    return compare(like, function_of(like), files(examples, ENDINGS), served, folder, library)
+    return compare(like, function_of(like), files(examples, PICTURES), served, folder, library)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from opgate.attach.attach import attach
-from opgate.attach.nodes import Nodes
-from opgate.attach.painting import painted
-from opgate.attach.report import AttachError
-from opgate.attach.serving import Served
-from opgate.attach.wish import Wish
+from opgate.attach.model.nodes import Nodes
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.serving import Served
+from opgate.attach.model.wish import Wish
+from opgate.attach.pictures.painting import painted
 from opgate.service.wire.run_lengths import run_lengths
 from tests.attach import networks
 from tests.attach.conftest import Make, png

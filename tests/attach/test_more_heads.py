@@ -11,8 +11,8 @@ import pytest
 from pycocotools import mask as coco
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 from tests.attach.test_detectors import check, corners, suppressed

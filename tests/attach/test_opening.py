@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import attach
-from opgate.attach.batch_opening import _BATCH as N
-from opgate.attach.batch_opening import carrying
-from opgate.attach.batching import UNPROVED
-from opgate.attach.wish import Wish
+from opgate.attach.model.wish import Wish
+from opgate.attach.pictures.batch_opening import _BATCH as N
+from opgate.attach.pictures.batch_opening import carrying
+from opgate.attach.pictures.batching import UNPROVED
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from opgate.attach.attach import attach
-from opgate.attach.attached import write
-from opgate.attach.report import DEFAULT, RAN, SAID, AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.attached import write
+from opgate.attach.model.report import DEFAULT, RAN, SAID, AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, Model, png, squares
 

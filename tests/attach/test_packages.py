@@ -13,7 +13,7 @@ import onnx
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from opgate.attach.answers import agreement, of_function, of_server
+from opgate.attach.compared.answers import agreement, of_function, of_server
 from tests.attach.conftest import Make
 from tests.skips import need
 
@@ -113,7 +113,7 @@ def test_ddddocr_detection_is_yolox_with_a_fixed_batch(made: Make) -> None:
 def attach_lines(name: str) -> list[str]:
     """Returns the report of a file of ddddocr without any option."""
     from opgate.attach.attach import attach
-    from opgate.attach.wish import Wish
+    from opgate.attach.model.wish import Wish
 
     return attach(Wish(file_of("ddddocr", name)), "model").report.lines()
 

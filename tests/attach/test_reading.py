@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

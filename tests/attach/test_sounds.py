@@ -16,9 +16,9 @@ import soundfile
 from onnx import TensorProto, helper, numpy_helper
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.sound_proof import wav_of
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
+from opgate.attach.sounds.sound_proof import wav_of
 from opgate.ops_build.ops.note_events.cases import music
 from opgate.ops_build.ops.speech_segments.reference import reference as segments
 from opgate.service.app import create_app

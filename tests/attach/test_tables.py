@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach.conftest import Make, Model
 
 ML = "ai.onnx.ml"

@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from opgate.attach.answers import Found, of_function, of_server
 from opgate.attach.attach import attach
-from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.compared.answers import Found, of_function, of_server
+from opgate.attach.model.report import DEFAULT, FOUND, SAID, AttachError
+from opgate.attach.model.wish import Wish
 from opgate.ops_build.ops.db_postprocess.reference import reference
 from tests.attach import networks
 from tests.attach.conftest import Make, png

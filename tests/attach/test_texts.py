@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from opgate.attach import tokenizer_files
 from opgate.attach.attach import attach
-from opgate.attach.report import AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.model.report import AttachError
+from opgate.attach.model.wish import Wish
+from opgate.attach.texts import tokenizer_files
 from tests.attach.conftest import Make, Model
 
 WORDS = [

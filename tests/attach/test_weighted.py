@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from opgate.attach.answers import iou
 from opgate.attach.attach import attach
-from opgate.attach.report import DEFAULT, SAID, AttachError
-from opgate.attach.wish import Wish
+from opgate.attach.compared.answers import iou
+from opgate.attach.model.report import DEFAULT, SAID, AttachError
+from opgate.attach.model.wish import Wish
 from tests.attach import networks
 from tests.attach.conftest import Make, png
 

@@ -8,12 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from opgate.attach import labels, post, pre
 from opgate.attach.attach import attach
-from opgate.attach.facts import Network, listed, read_network, sizes_in
-from opgate.attach.pre_words import Pre
-from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
-from opgate.attach.wish import Wish
+from opgate.attach.model import labels, post
+from opgate.attach.model.labels import listed
+from opgate.attach.model.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
+from opgate.attach.model.wish import Wish
+from opgate.attach.pictures import pre
+from opgate.attach.pictures.facts import Network, read_network, sizes_in
+from opgate.attach.pictures.pre_words import Pre
 from opgate.service.repository.paths import read_labels
 from tests.attach import networks
 

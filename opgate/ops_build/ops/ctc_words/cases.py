@@ -40,14 +40,12 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         for n, t in ((1, 1), (2, 30), (5, 200)):
             logits = (rng.standard_normal((n, t, len(NAMES))) * 3).astype(dtype)
             yield case(f"{n} x {t}, {activation}", logits, activation=activation)
-    used = case("so many steps", steps([[1, 4, 2, 1], [1, 4, 2, 1], [1, 1, 2, 2]]))
-    used.inputs["steps"] = np.array([4, 2, 0], np.int32)
-    yield used
+    used = {"logits": steps([[1, 4, 2, 1], [1, 4, 2, 1], [1, 1, 2, 2]]), "steps": np.array([4, 2, 0], np.int32)}
+    yield Case("so many steps", used, {"names": NAMES, "delimiter": "|"})
     yield case("no rows", np.zeros((0, 4, len(NAMES)), dtype))
     yield case("no steps", np.zeros((2, 0, len(NAMES)), dtype))
-    wrong = case("too many steps", steps([[1, 2]]), "input 'steps': expected 0..2, got 3 at 0")
-    wrong.inputs["steps"] = np.array([3], np.int32)
-    yield wrong
+    wrong = {"logits": steps([[1, 2]]), "steps": np.array([3], np.int32)}
+    yield Case("too many steps", wrong, {"names": NAMES}, error="input 'steps': expected 0..2, got 3 at 0")
     yield case(
         "a blank that has no name", steps([[1]]), "attribute 'blank': expected the number of a name, 0..7", blank=8
     )

@@ -15,10 +15,10 @@ def music(rows: int, frames: int, pitches: int, notes: int, seed: int = 0) -> di
     sounding = rng.random((rows, frames, pitches)) * 0.25
     for row in range(rows):
         for _ in range(notes):
-            pitch, length = rng.integers(pitches), rng.integers(4, 60)
-            begin = rng.integers(0, max(1, frames - length))
+            pitch, held = int(rng.integers(pitches)), int(rng.integers(4, 60))
+            begin = int(rng.integers(0, max(1, frames - held)))
             onsets[row, begin, pitch] = rng.uniform(0.3, 1)
-            end = min(frames, begin + length)
+            end = min(frames, begin + held)
             sounding[row, begin:end, pitch] = np.linspace(rng.uniform(0.5, 1), 0.3, end - begin)
     length = np.full(rows, frames, np.int32)
     return {"onsets": onsets.astype(np.float32), "frames": sounding.astype(np.float32), "length": length}

@@ -38,9 +38,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("more than there is room for", speech(1, 3000, 3), max_segments=2, min_silence_ms=0, min_speech_ms=0)
     yield case("NaN", np.where(speech(1, 90) > 0.9, np.nan, speech(1, 90)).astype(np.float32))
     yield case("another rate and step", speech(1, 200), rate=8000, step=256)
-    several = case("a threshold for each row", np.repeat(speech(1, 200), 3, 0))
-    several.inputs["thresholds"] = np.array([0.2, 0.5, 0.9], np.float32)
-    yield several
+    rows = case("a threshold for each row", np.repeat(speech(1, 200), 3, 0))
+    levels = {**rows.inputs, "thresholds": np.array([0.2, 0.5, 0.9], np.float32)}
+    yield Case(rows.name, levels, rows.attributes, (1e-6, 1e-6))
     negative = case("a negative length", speech(1, 20), [-1])
     yield Case(negative.name, negative.inputs, negative.attributes, error="input 'length': expected 0 or more samples")
     for name, value in (("step", 0), ("rate", 0), ("max_segments", 0), ("threshold", 1.5), ("hysteresis", -0.5),

@@ -1,0 +1,242 @@
+"""What is known of a network that hears before nodes are put around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from opgate.attach.model import network_file
+from opgate.attach.model.network_file import Feed, Input, NetworkFile
+from opgate.attach.model.report import AttachError, Report
+from opgate.attach.model.wish import Wish
+from opgate.attach.sounds import features, sound_words
+from opgate.attach.sounds.features import FeatureInput, Features
+from opgate.attach.sounds.sound_words import Sound
+from opgate.attach.sounds.windows import State, Wave
+from opgate.ops_build.case import Array
+from opgate.ops_build.dtypes import DTYPES
+
+#: What inputs for the sample rate are called.
+_RATES = ("sr", "rate", "sample_rate", "sampling_rate", "samplerate", "fs")
+#: The rate and the window of basic-pitch, the half of the samples that its windows share, and their frames.
+_BASIC_PITCH, _OVERLAP, _TRIM = (22_050, 43_844), 3840, 15
+#: The samples before each window that silero-vad puts there, by the samples of a window.
+_SILERO = {512: 64, 256: 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A network and what is known of it: how a sound becomes its input `taking`, out of `features` or samples, its
+    states, and the name of its input for lengths, "" without one."""
+
+    network: NetworkFile
+    sound: Sound
+    features: Features | None
+    taking: Wave | FeatureInput
+    states: Sequence[State]
+    lengths: str
+
+    @property
+    def wave(self) -> Wave:
+        """How windows become the input."""
+        assert isinstance(self.taking, Wave)  # a window has samples
+        return self.taking
+
+    @property
+    def follows(self) -> bool:
+        """Whether the input is as long as the file, and the network isn't told how long each row is."""
+        fixed = self.sound.fixed or (isinstance(self.taking, FeatureInput) and self.taking.frames is not None)
+        return not (self.sound.window or fixed or self.lengths)
+
+    def feed(self, rows: int, kind: int) -> Feed:
+        """Returns what the network gets of rows of a kind: noise, a loud one, silence, a tone."""
+        values = self.taking.noise(rows, kind) * (1 if self.features else self.sound.gain)
+        given: dict[str, Array] = {self.taking.name: self.taking.shaped(values.astype(np.float32))}
+        given |= {state.input: state.zeros(rows) for state in self.states}
+        if self.lengths:
+            dtype = DTYPES[self.network.inputs[self.lengths].dtype].numpy
+            given[self.lengths] = np.full(rows, values.shape[-1], dtype)
+        return given
+
+    def feeds(self) -> Iterator[Feed]:
+        """Yields one row of each kind. The last is a tone."""
+        yield from (self.feed(1, kind) for kind in range(4))
+
+
+def known(wish: Wish, network: NetworkFile, report: Report) -> Known:
+    """Returns what the file, defaults and the user say of a network. Raises AttachError."""
+    sound, made_of, said = sound_words.read(wish.pre, list(network.inputs.values()))
+    states = _states(wish.state, network)
+    names = [state.input for state in states]
+    network, lengths = _with_constants(network, sound, names, report)
+    taken = _input(network, wish.input, names, lengths)
+    if made_of:
+        taking = features.input_of(taken, made_of, network.path.name)
+        sound = _of_features(sound, made_of, taking, said, network, report)
+        found = Known(network, sound, made_of, taking, states, lengths)
+    else:
+        wave = _wave(taken, network)
+        sound = _settled(sound, said, network, wave, states, report)
+        samples = sound.window + sound.context if sound.window else sound.fixed or sound.rate
+        found = Known(network, sound, None, replace(wave, samples=samples), states, lengths)
+    if states and not sound.window:
+        raise AttachError("--state goes with a window: say its samples behind the rate, such as pcm:16000,512")
+    return found
+
+
+def _states(said: str, network: NetworkFile) -> list[State]:
+    """Returns the states that --state names. Raises AttachError."""
+    outputs = [value.name for value in network.model.graph.output]
+    states = []
+    for pair in filter(None, said.replace(",", " ").split()):
+        name, equals, output = pair.partition("=")
+        if not equals or name not in network.inputs or output not in outputs:
+            raise AttachError(
+                f"--state: expected input=output, such as state=stateN, got '{pair}': the inputs are "
+                f"{', '.join(network.inputs)}, and the outputs {', '.join(outputs)}"
+            )
+        taken = network.inputs[name]
+        if taken.dtype not in ("f32", "f16", "f64"):
+            raise AttachError(f"--state: expected a state of floats, got {taken}")
+        unknown = [axis for axis, size in enumerate(taken.shape) if size is None]
+        if len(unknown) > 1:
+            raise AttachError(f"--state: {taken} leaves several sizes open: export it with those of its state")
+        ones = [axis for axis, size in enumerate(taken.shape) if size == 1]
+        axis = (unknown or ones or [0])[0]
+        states.append(State(name, output, taken.dtype, tuple(size or 1 for size in taken.shape), axis))
+    return states
+
+
+def _with_constants(
+    network: NetworkFile, sound: Sound, states: Sequence[str], report: Report
+) -> tuple[NetworkFile, str]:
+    """Returns the network with the sample rate in place of an input for it, and the name of an input for lengths, "" if
+    there is none."""
+    values, lengths = {}, ""
+    for each in network.inputs.values():
+        if each.name in states or each.dtype not in ("i32", "i64", "f32") or len(each.shape) > 1:
+            continue
+        name = each.name.lower().rpartition("/")[2]
+        if name in _RATES:
+            values[each.name] = np.full([1] * len(each.shape), sound.rate, DTYPES[each.dtype].numpy)
+        elif "len" in name and each.dtype != "f32":
+            lengths = each.name
+    return (network_file.fixed(network, values, report, "the rate of --pre") if values else network), lengths
+
+
+def _input(network: NetworkFile, name: str, states: Sequence[str], lengths: str) -> Input:
+    """Returns the input for the sound. Raises AttachError."""
+    others = [each for each in network.inputs.values() if each.name not in (*states, lengths)]
+    chosen = [each for each in others if each.name == name] if name else others
+    if len(chosen) != 1 or len(others) != 1:
+        hint = "" if states else ". Those that are states are named by --state, such as --state state=stateN"
+        raise AttachError(f"{network.path.name}: expected one input for samples, got {network.described}{hint}")
+    return chosen[0]
+
+
+def _wave(taken: Input, network: NetworkFile) -> Wave:
+    """Returns how the network takes samples. Raises AttachError."""
+    rank, shape = len(taken.shape), taken.shape
+    if taken.dtype in ("f32", "f16", "f64"):
+        if rank == 1:
+            return Wave(taken.name, taken.dtype, 1, 0, None)
+        if rank == 2 or (rank == 3 and shape[1] == 1 and shape[2] != 1):
+            return Wave(taken.name, taken.dtype, rank, rank - 1)
+        if rank == 3 and shape[2] == 1:
+            return Wave(taken.name, taken.dtype, 3, 1)
+    raise AttachError(
+        f"{network.path.name}: expected an input of floats [n, samples], [n, 1, samples] or [n, samples, 1], got "
+        f"{taken}. Features have words of their own: {', '.join(f'{word}:' for word in features.PRESETS)}"
+    )
+
+
+def _of_features(
+    sound: Sound, made_of: Features, taking: FeatureInput, said: dict[str, object], network: NetworkFile, report: Report
+) -> Sound:
+    """Returns the sound of features, and reports them. Raises AttachError."""
+    for word in ("hop", "context", "lead", "trim", "windows"):
+        if word in said:
+            raise AttachError(f"--pre: the {word} goes with windows of samples, such as pcm:16000,512")
+    report.found("input", network.described)
+    word = next(word for word in features.PRESETS if word in said)
+    report.said("features", f"{word}:{said[word]}", f"{made_of.bands} bands, a frame for {made_of.step} samples")
+    told = report.said if "rate" in said else report.default
+    told("rate", f"{sound.rate} samples a second", "files of another rate are resampled")
+    if made_of.gain != 1:
+        told = report.said if "gain" in said else report.default
+        told("gain", f"{made_of.gain:g}", "samples are multiplied by it; the word gain: says otherwise")
+    if sound.fixed:
+        told = report.said if "seconds" in said else report.default
+        told("sound", f"{sound.seconds:g} seconds", "longer ones are cut, shorter ones have silence behind them")
+    elif taking.frames is not None:
+        report.found("frames", taking.frames, "more are cut, fewer have zeros behind them")
+    else:
+        report.default("sound", "as long as the file")
+    return sound
+
+
+def _settled(
+    sound: Sound, said: dict[str, object], network: NetworkFile, wave: Wave, states: Sequence[State], report: Report
+) -> Sound:
+    """Returns the sound with what the file and defaults say, and reports it. Raises AttachError."""
+    size = network.inputs[wave.name].shape[wave.axis]
+    report.found("input", network.described)
+    report.said("rate", f"{sound.rate} samples a second", "files of another rate are resampled")
+    if sound.fixed and size not in (None, sound.fixed):
+        raise AttachError(f"--pre: {sound.seconds:g} seconds are {sound.fixed} samples, and the network takes {size}")
+    window = sound.window
+    if not window and not sound.fixed and size is not None:
+        window = size - sound.context
+        report.found("window", f"{window} samples", "the shape of the input")
+    elif window:
+        report.said("window", f"{window} samples")
+    if not window:
+        for word in ("hop", "context", "lead", "trim"):
+            if word in said:
+                raise AttachError(f"--pre: {word}: goes with a window, such as pcm:16000,512")
+        report.default("sound", f"{sound.seconds:g} seconds" if sound.fixed else "as long as the file")
+        return sound
+    sound = _as_its_package(replace(sound, window=window, hop=sound.hop or window), said, network, states, report)
+    if sound.hop > sound.window:
+        raise AttachError(f"--pre: windows of {window} samples with a hop of {sound.hop} would leave samples out")
+    if size not in (None, sound.window + sound.context):
+        raise AttachError(
+            f"--pre: a window of {window} samples and a context of {sound.context} are "
+            f"{sound.window + sound.context}, and the network takes {size}"
+        )
+    stated = {
+        "context": f"{sound.context} samples before each window",
+        "lead": f"{sound.lead} zeros before the sound",
+        "trim": f"{sound.trim} frames of a window",
+    }
+    for word in sorted(stated.keys() & said.keys()):
+        report.said(word, stated[word])
+    (report.said if "hop" in said else report.default)("hop", f"{sound.hop} samples")
+    if sound.together:
+        report.said("windows", "all of a sound at once", "which takes memory for all of them")
+    elif not states:
+        report.default("windows", "one after the other", "the word together runs all of a sound at once")
+    for state in states:
+        report.said("state", f"{state.input} = {state.output}", "zeros before the first window")
+    return sound
+
+
+def _as_its_package(
+    sound: Sound, said: dict[str, object], network: NetworkFile, states: Sequence[State], report: Report
+) -> Sound:
+    """Returns the sound with what the packages of two networks do, unless --pre says otherwise, and reports it."""
+    if "context" not in said and _is_silero(network, states) and sound.window in _SILERO:
+        report.default(
+            "context", f"{_SILERO[sound.window]} samples", "what the package silero-vad puts before a window"
+        )
+        return replace(sound, context=_SILERO[sound.window])
+    if (sound.rate, sound.window) == _BASIC_PITCH and not {"hop", "lead", "trim"} & said.keys():
+        report.default("overlap", f"{2 * _OVERLAP} samples, {_TRIM} frames at both ends", "as the package basic-pitch")
+        return replace(sound, hop=sound.window - 2 * _OVERLAP, lead=_OVERLAP, trim=_TRIM)
+    return sound
+
+
+def _is_silero(network: NetworkFile, states: Sequence[State]) -> bool:
+    return [(state.input, state.output, state.shape) for state in states] == [("state", "stateN", (2, 1, 128))]
