@@ -152,7 +152,7 @@ FAULTS = [
           "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
     Fault("the first channel for all", "AudioPreprocess", "ops/audio_preprocess/audio_preprocess.cpp", "sound.read(settings.mix,", "sound.read(audio::Mix::first,"),
     Fault("a part that overlaps the next one", "AudioPreprocess", "ops/audio_preprocess/resampler.cpp", "begin_ += gone;", "begin_ += gone + 1;"),
-    Fault("the bin of the highest frequency in a band", "KaldiFbank", "ops/kaldi_fbank/kaldi_fbank.cpp", "n_fft / 2 - 1", "n_fft / 2"),
+    Fault("the first sample without preemphasis", "KaldiFbank", "ops/kaldi_fbank/kaldi_fbank.cpp", "(frame[0] - preemphasis * frame[0])", "frame[0]"),
     Fault("the edge of a row twice", "KaldiFbank", "ops/kaldi_fbank/kaldi_fbank.cpp", "2 * t - 1 - place", "std::max<std::int64_t>(0, 2 * t - 2 - place)"),
     Fault("a filter that is shifted by a step", "ResampleAudio", "audio/resampling.h",
           "(step < 0 ? -step : step)] / sum", "(std::min<std::int64_t>(half, step < 0 ? -step - 1 : step + 1))] / sum"),

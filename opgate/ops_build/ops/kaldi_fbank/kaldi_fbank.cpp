@@ -26,7 +26,7 @@ double highest_frequency(const Attributes& attributes) {
   return highest > 0 ? highest : static_cast<double>(attributes.integer("sample_rate")) / 2 + highest;
 }
 
-/// Triangles on the mel scale, not on that of frequencies. The bin of half the sample rate is in none.
+/// Triangles on the mel scale, not on that of frequencies.
 audio::Bands bands_from(const Attributes& attributes, std::int64_t n_fft) {
   const std::int64_t n_mels = attributes.integer("n_mels");
   const double low = mel_of_hertz(attributes.number("f_min")), high = mel_of_hertz(highest_frequency(attributes));
@@ -37,7 +37,7 @@ audio::Bands bands_from(const Attributes& attributes, std::int64_t n_fft) {
   for (std::int64_t band = 0; band < n_mels; ++band) {
     const double left = low + apart * static_cast<double>(band);
     const std::int64_t first = bin_of_mel(left), last = bin_of_mel(left + 2 * apart) + 1;
-    bands.add(first, std::min(last, n_fft / 2 - 1), [&](std::int64_t bin) {
+    bands.add(first, std::min(last, n_fft / 2), [&](std::int64_t bin) {
       const double mel = mel_of_hertz(step * static_cast<double>(bin));
       return std::min(mel - left, left + 2 * apart - mel) / apart;
     });

@@ -9,13 +9,12 @@ from opgate.ops_build.ops.log_mel_spectrogram.reference import window_of
 
 
 def bands(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> Array:
-    """The weights [n_mels, n_fft // 2 + 1]: triangles on the mel scale. The last bin is in none."""
+    """The weights [n_mels, n_fft // 2 + 1]: triangles on the mel scale."""
     high = f_max if f_max > 0 else sample_rate / 2 + f_max
     edges = np.linspace(1127 * np.log1p(f_min / 700), 1127 * np.log1p(high / 700), n_mels + 2)
     mels = 1127 * np.log1p(np.arange(n_fft // 2 + 1) * (sample_rate / n_fft) / 700)
     left, middle, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     weights: Array = np.maximum(0, np.minimum((mels - left) / (middle - left), (right - mels) / (right - middle)))
-    weights[:, -1] = 0
     return weights
 
 
