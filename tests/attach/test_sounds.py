@@ -168,21 +168,23 @@ def test_a_broken_file_costs_no_other_its_answer(made: Make, tmp_path: Path) -> 
     assert answers[0].json() == answers[4].json()
 
 
-def stream(folder: Path, library: Path, name: str, sounds: list[np.ndarray]) -> list[np.ndarray]:
-    """Sends the windows of sounds, all at the same time, and returns p of each."""
+def streamed(
+    folder: Path, library: Path, name: str, sounds: list[np.ndarray], window: int = WINDOW
+) -> list[np.ndarray]:
+    """Sends the windows of sounds, all at the same time, and returns the first number of the first output of each."""
     gateway = Gateway(Settings(model_repository=folder, build_ops=library.resolve().parent, ops_path=""))
     gateway.catalog.load_all()
     app = create_app(gateway)
 
     async def one(client: httpx.AsyncClient, number: int, sound: np.ndarray) -> np.ndarray:
-        count = max(1, -(-len(sound) // WINDOW))
-        padded = np.zeros(count * WINDOW, np.float32)
+        count = max(1, -(-len(sound) // window))
+        padded = np.zeros(count * window, np.float32)
         padded[: len(sound)] = sound
         said = []
         for i in range(count):
             parameters = {"sequence_id": number + 1, "sequence_start": i == 0, "sequence_end": i == count - 1}
-            samples = padded[i * WINDOW : (i + 1) * WINDOW].tolist()
-            tensor = {"name": "samples", "shape": [1, WINDOW], "datatype": "FP32", "data": samples}
+            samples = padded[i * window : (i + 1) * window].tolist()
+            tensor = {"name": "samples", "shape": [1, window], "datatype": "FP32", "data": samples}
             body = {"parameters": parameters, "inputs": [tensor]}
             answer = await client.post(f"/v2/models/{name}/infer", json=body)
             assert answer.status_code == 200, answer.text
@@ -202,8 +204,8 @@ def test_a_stream_gives_what_the_file_gives(made: Make, library: Path, tmp_path:
     pre = f"pcm:{RATE},{WINDOW}" + (f" context:{context}" if context else "")
     model = made(listener(tmp_path / "net.onnx"), pre=pre, state="state=stateN", post="outputs")
     sounds = [talk(seconds, seed) for seed, seconds in enumerate((2, 0.5, 1.3))]
-    streamed = stream(model.folder.parent, library, f"{model.name}_stream", sounds)
-    for sound, said in zip(sounds, streamed, strict=True):
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds)
+    for sound, said in zip(sounds, each, strict=True):
         np.testing.assert_allclose(said, probabilities(sound, context), atol=1e-6)
         (answer,) = predict(model, wav(sound))
         count = int(np.ravel(answer["outputs"]["count"])[0])
