@@ -64,6 +64,8 @@ class Rewriter {
   Rewriter(const AlignedText& from, Range range, std::uint32_t shift, AlignedText& to)
       : from_(from), to_(to), begin_(range.begin), at_(range.begin), end_(range.end), shift_(shift) {
     to_.identical_ = false;
+    to_.text_.reserve(to_.text_.size() + (end_ - begin_) + 16);
+    to_.origins_.reserve(to_.text_.size() + (end_ - begin_) + 16);
   }
 
   /// Whether a character is left.
@@ -100,10 +102,21 @@ class Rewriter {
   void drop() {
     if (at_ < end_) at_ += character_at(from_.text_.data() + at_).length;
   }
-  void keep() { replace(peek()); }
-  void keep_rest() {
-    while (more()) keep();
+  void keep() { keep_to(at_ + character_at(from_.text_.data() + at_).length); }
+  /// Keeps the characters before a byte.
+  void keep_to(std::uint32_t end) {
+    to_.text_.append(from_.text_, at_, end - at_);
+    if (!from_.identical_) {
+      to_.origins_.insert(to_.origins_.end(), from_.origins_.begin() + at_, from_.origins_.begin() + end);
+      at_ = end;
+    }
+    while (at_ < end) {
+      const std::uint32_t length = character_at(from_.text_.data() + at_).length;
+      put_origin(length, {from_.shift_ + at_, from_.shift_ + at_ + length});
+      at_ += length;
+    }
   }
+  void keep_rest() { keep_to(end_); }
 
   /// Writes c as `tokenizers` states a change: a positive one inserts, 0 replaces, and -n replaces and leaves out n
   /// more.
@@ -119,7 +132,10 @@ class Rewriter {
     char bytes[4];
     const std::uint32_t length = write_character(c, bytes);
     to_.text_.append(bytes, length);
-    to_.origins_.insert(to_.origins_.end(), length, origin);
+    put_origin(length, origin);
+  }
+  void put_origin(std::uint32_t length, Range origin) {
+    for (std::uint32_t i = 0; i < length; ++i) to_.origins_.push_back(origin);
   }
 
   const AlignedText& from_;

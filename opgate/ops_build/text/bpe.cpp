@@ -2,6 +2,8 @@
 #include <atomic>
 #include <limits>
 #include <queue>
+#include <span>
+#include <utility>
 
 #include "bytes_alphabet.h"
 #include "models.h"
@@ -56,8 +58,8 @@ class Bpe : public Model {
     ignore_merges_ = json.boolean_or("ignore_merges", false, "model");
     vocabulary_ = vocabulary_of(json.at("vocab", "model"));
     if (unknown_) unknown_id_ = vocabulary_.find(*unknown_);
-    read_merges(json.at("merges", "model").items("model.merges"));
     if (json.boolean_or("byte_fallback", false, "model")) find_byte_tokens();
+    read_merges(json.at("merges", "model").items("model.merges"));
     find_first_symbols();
     find_words();
   }
@@ -69,11 +71,25 @@ class Bpe : public Model {
       tokens.push_back({*whole, {0, end}});
       return;
     }
-    const std::size_t before = tokens.size();
-    merge(symbols_of(piece), tokens);
-    if (whole) {
-      const bool alone = tokens.size() == before + 1 && tokens[before].id == *whole;
-      merges_whole_[*whole].store(alone ? Whole::yes : Whole::no, std::memory_order_relaxed);
+    thread_local std::vector<Symbol> symbols;
+    const bool known = find_symbols(piece, symbols);
+    if (symbols.size() <= kFew) {
+      merge_run(symbols, 0, whole, tokens);
+      return;
+    }
+    // A long text is cut where no merges join the symbols. A part that is a token and merges to it needs no merging.
+    const bool words = known && prefix_.empty() && suffix_.empty();
+    std::uint32_t at = 0;
+    for (std::size_t first = 0, last = 0; first < symbols.size(); first = last) {
+      std::uint32_t length = symbols[last++].length;
+      while (last < symbols.size() && may_join(symbols[last - 1].id, symbols[last].id))
+        length += symbols[last++].length;
+      const auto word = words ? words_.find(piece.substr(at, length)) : std::nullopt;
+      if (word && merges_whole_[*word].load(std::memory_order_relaxed) == Whole::yes)
+        tokens.push_back({*word, {at, at + length}});
+      else
+        merge_run(std::span(symbols).subspan(first, last - first), at, word, tokens);
+      at += length;
     }
   }
 
@@ -82,11 +98,15 @@ class Bpe : public Model {
   struct Symbol {
     std::uint32_t id, length;
   };
+  struct Ends {
+    std::uint32_t first, last;
+  };
   static constexpr std::size_t kFew = 64;
   static constexpr std::uint32_t kNoSymbol = 0xffffffff;
 
   void read_merges(const Json::Items& items) {
     merges_ = Merges(items.size());
+    std::vector<Parts> parts;
     std::uint32_t rank = 0;
     for (const Json& item : items) {
       const std::string where = "model.merges[" + std::to_string(rank) + "]";
@@ -112,7 +132,38 @@ class Bpe : public Model {
       };
       const std::uint32_t first = id(a), second = id(b);
       merges_.set(first, second, {rank++, id(a + (b.size() < prefix_.size() ? "" : b.substr(prefix_.size())))});
+      parts.push_back({first, second, merges_.find(first, second).into});
     }
+    find_joins(parts);
+  }
+
+  struct Parts {
+    std::uint32_t first, second, into;
+  };
+
+  /// Finds the pairs of symbols between which a merge, or one of what has been merged, may be.
+  void find_joins(const std::vector<Parts>& merges) {
+    joins_ = Merges(merges.size());
+    // The symbols at the ends of each token. They are known only if each token is merged from the same symbols, and
+    // before it is merged with others.
+    std::vector<Ends> ends(vocabulary_.ids());
+    for (std::uint32_t id = 0; id < ends.size(); ++id) ends[id] = {id, id};
+    std::vector<bool> used(ends.size());
+    for (const Parts& merge : merges) {
+      used[merge.first] = used[merge.second] = true;
+      const Ends joined{ends[merge.first].first, ends[merge.second].last};
+      Ends& into = ends[merge.into];
+      if (into.first == merge.into && !used[merge.into]) into = joined;
+      if (into.first != joined.first || into.last != joined.last || merge.into == unknown_id_ ||
+          std::ranges::find(byte_tokens_, merge.into) != byte_tokens_.end()) {
+        all_join_ = true;
+        return;
+      }
+      joins_.set(ends[merge.first].last, ends[merge.second].first, {0, 0});
+    }
+  }
+  bool may_join(std::uint32_t a, std::uint32_t b) const {
+    return all_join_ || joins_.find(a, b).rank != Merges::kNever;
   }
 
   void find_byte_tokens() {
@@ -125,6 +176,7 @@ class Bpe : public Model {
 
   /// The token of a character, or of the character of a byte, at its place in the word.
   std::uint32_t symbol(std::string_view character, bool first, bool last) const {
+    if (prefix_.empty() && suffix_.empty()) return vocabulary_.find(character).value_or(kNoSymbol);
     std::string token = first ? "" : prefix_;
     token += character;
     if (last) token += suffix_;
@@ -169,10 +221,10 @@ class Bpe : public Model {
     merges_whole_ = std::make_unique<std::atomic<Whole>[]>(vocabulary_.ids());
   }
 
-  /// The symbols that a word begins with, one for each character that has a token.
-  std::vector<Symbol>& symbols_of(std::string_view word) const {
-    thread_local std::vector<Symbol> symbols;
+  /// Finds the symbols that a word begins with, one for each character that has a token. Returns whether each has.
+  bool find_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
     symbols.clear();
+    bool known = true;
     std::optional<Symbol> unknown;  // not yet among the symbols, because the next one may be fused with it
     for (std::size_t at = 0; at < word.size();) {
       const std::uint32_t length = bytes_ ? 1 : character_at(word.data() + at).length;
@@ -184,12 +236,13 @@ class Bpe : public Model {
       if (id != kNoSymbol) {
         if (unknown) symbols.push_back(*std::exchange(unknown, std::nullopt));
         symbols.push_back({id, length});
-      } else if (!push_bytes(character, first, last, symbols)) {
-        add_unknown(length, unknown, symbols);
+      } else {
+        known = false;
+        if (!push_bytes(character, first, last, symbols)) add_unknown(length, unknown, symbols);
       }
     }
     if (unknown) symbols.push_back(*unknown);
-    return symbols;
+    return known;
   }
 
   /// Adds the tokens of the bytes of a character, if each has one.
@@ -216,23 +269,25 @@ class Bpe : public Model {
   }
 
   /// Merges symbols, the pair of the lowest rank first and among equal ones the leftmost, and appends what is left.
-  void merge(std::vector<Symbol>& symbols, std::vector<Token>& tokens) const {
-    if (symbols.size() <= kFew)
-      merge_few(symbols);
-    else
-      merge_many(symbols);
-    std::uint32_t at = 0;
-    for (const Symbol& symbol : symbols) {
+  /// `whole` is the token that all are, if there is one.
+  void merge_run(std::span<Symbol> symbols, std::uint32_t at, std::optional<std::uint32_t> whole,
+                 std::vector<Token>& tokens) const {
+    const std::span<Symbol> merged = symbols.size() <= kFew ? merge_few(symbols) : merge_many(symbols);
+    for (const Symbol& symbol : merged) {
       tokens.push_back({symbol.id, {at, at + symbol.length}});
       at += symbol.length;
+    }
+    if (whole) {
+      const bool alone = merged.size() == 1 && merged[0].id == *whole;
+      merges_whole_[*whole].store(alone ? Whole::yes : Whole::no, std::memory_order_relaxed);
     }
   }
 
   /// Looks at all pairs for each merge.
-  void merge_few(std::vector<Symbol>& symbols) const {
+  std::span<Symbol> merge_few(std::span<Symbol> symbols) const {
     Merges::Merge pairs[kFew];
     std::size_t count = symbols.size();
-    if (count < 2) return;
+    if (count < 2) return symbols;
     for (std::size_t i = 0; i + 1 < count; ++i) pairs[i] = merges_.find(symbols[i].id, symbols[i + 1].id);
     while (count > 1) {
       std::size_t best = 0;
@@ -249,11 +304,11 @@ class Bpe : public Model {
       if (best > 0) pairs[best - 1] = merges_.find(symbols[best - 1].id, symbols[best].id);
       if (best + 1 < count) pairs[best] = merges_.find(symbols[best].id, symbols[best + 1].id);
     }
-    symbols.resize(count);
+    return symbols.first(count);
   }
 
   /// Keeps the pairs in a heap, so that the time is that of sorting.
-  void merge_many(std::vector<Symbol>& symbols) const {
+  std::span<Symbol> merge_many(std::span<Symbol> symbols) const {
     struct Pair {
       std::uint32_t rank, at, into;
       bool operator>(const Pair& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
@@ -291,14 +346,16 @@ class Bpe : public Model {
       if (links[top.at].before != kEnd) push(links[top.at].before);
       if (links[top.at].next != kEnd) push(top.at);
     }
-    std::erase_if(symbols, [](const Symbol& symbol) { return symbol.length == 0; });
+    const auto left = std::ranges::remove(symbols, 0u, &Symbol::length);
+    return symbols.first(symbols.size() - left.size());
   }
 
   bool bytes_, fuse_unknown_, ignore_merges_;
   std::optional<std::string> unknown_;
   std::optional<std::uint32_t> unknown_id_;
   std::string prefix_, suffix_;
-  Merges merges_{0};
+  Merges merges_{0}, joins_{0};
+  bool all_join_ = false;                   // it isn't known what joins
   std::vector<std::uint32_t> byte_tokens_;  // by byte; empty without byte_fallback
   std::uint32_t single_[4][256];            // by byte; [1] at the begin of a word, [2] at its end, [3] at both
   Vocabulary words_;

@@ -1,8 +1,7 @@
 #include "normal_forms.h"
 
 #include <algorithm>
-
-#include "unicode.h"
+#include <utility>
 
 namespace opgate::text {
 namespace {
@@ -13,6 +12,16 @@ struct Change {
   std::uint8_t combining_class;
   int change;
 };
+
+/// The flag of characters that a form may change.
+std::uint32_t changes_in(NormalForm form) {
+  switch (form) {
+    case NormalForm::nfd: return kDecomposes;
+    case NormalForm::nfkd: return kDecomposesCompatibly;
+    case NormalForm::nfc: return kComposes;
+    default: return kComposesCompatibly;
+  }
+}
 
 bool composes(NormalForm form) { return form == NormalForm::nfc || form == NormalForm::nfkc; }
 bool is_compatible(NormalForm form) { return form == NormalForm::nfkd || form == NormalForm::nfkc; }
@@ -61,14 +70,10 @@ class Composer {
 
 bool is_normal(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return true;
-  const std::uint32_t changes = form == NormalForm::nfd    ? kDecomposes
-                                : form == NormalForm::nfkd ? kDecomposesCompatibly
-                                : form == NormalForm::nfc  ? kComposes
-                                                           : kComposesCompatibly;
   const Unicode& unicode = Unicode::tables();
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     const Character c = character_at(at);
-    if (unicode.has(c.code, changes)) return false;
+    if (unicode.has(c.code, changes_in(form))) return false;
     at += c.length;
   }
   return true;
@@ -79,8 +84,10 @@ void normalize(std::string_view text, NormalForm form, Rewriter& out) {
   Composer composer(unicode, out);
   std::vector<Change> pending;  // a starter and the marks behind it
   const auto release = [&] {
-    std::stable_sort(pending.begin(), pending.end(),
-                     [](const Change& a, const Change& b) { return a.combining_class < b.combining_class; });
+    if (pending.size() > 1) {
+      std::stable_sort(pending.begin(), pending.end(),
+                       [](const Change& a, const Change& b) { return a.combining_class < b.combining_class; });
+    }
     for (const Change& change : pending) {
       if (composes(form))
         composer.put(change);
@@ -89,6 +96,7 @@ void normalize(std::string_view text, NormalForm form, Rewriter& out) {
     }
     pending.clear();
   };
+  const std::uint32_t decomposes = is_compatible(form) ? kDecomposesCompatibly : kDecomposes;
   const auto push = [&](char32_t c, bool first) {
     const std::uint8_t combining_class = unicode.combining_class(c);
     if (combining_class == 0) release();
@@ -97,19 +105,13 @@ void normalize(std::string_view text, NormalForm form, Rewriter& out) {
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     const Character c = character_at(at);
     at += c.length;
-    if (c.code - 0xac00 < 11172) {  // a syllable of Hangul
-      const char32_t syllable = c.code - 0xac00, trail = syllable % 28;
-      push(0x1100 + syllable / 588, true);
-      push(0x1161 + syllable % 588 / 28, false);
-      if (trail != 0) push(0x11a7 + trail, false);
+    if (!unicode.has(c.code, decomposes)) {
+      push(c.code, true);
       continue;
     }
-    const std::span<const char32_t> parts =
-        unicode.has(c.code, is_compatible(form) ? kDecomposesCompatibly : kDecomposes)
-            ? unicode.decomposition(c.code, is_compatible(form))
-            : std::span<const char32_t>();
-    if (parts.empty()) push(c.code, true);
-    for (std::size_t i = 0; i < parts.size(); ++i) push(parts[i], i == 0);
+    bool first = true;
+    for_each_part(unicode, c.code, is_compatible(form),
+                  [&](char32_t part) { push(part, std::exchange(first, false)); });
   }
   release();
   composer.flush();

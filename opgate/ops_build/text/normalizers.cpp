@@ -97,6 +97,8 @@ class Bert : public Normalizer {
           if (static_cast<unsigned char>(*at) < ' ') *at = ' ';
         }
       }
+    } else if (is_mapped(text.view())) {
+      return map_characters(text, spare);
     } else {
       if (clean_) clean(text, spare);
       if (chinese_) separate_chinese(text, spare);
@@ -114,6 +116,68 @@ class Bert : public Normalizer {
     return std::ranges::any_of(text, [](char c) {
       return (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
     });
+  }
+
+  /// Whether the characters can be mapped one by one: stripping accents changes the order of no marks that stay.
+  bool is_mapped(std::string_view text) const {
+    if (!strip_accents_) return true;
+    const Unicode& unicode = Unicode::tables();
+    for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+      const Character c = character_at(at);
+      const std::uint32_t flags = unicode.flags(c.code);
+      if ((flags & (kDecomposes | kNonspacing)) == kDecomposes && unicode.combining_class(c.code) != 0) return false;
+      at += c.length;
+    }
+    return true;
+  }
+
+  /// All steps at once, for each character. What it becomes has its origin.
+  void map_characters(AlignedText& text, AlignedText& spare) const {
+    const Unicode& unicode = Unicode::tables();
+    const std::uint32_t special = (clean_ ? kControl | kSpace : 0u) |
+                                  (strip_accents_ ? kDecomposes | kNonspacing : 0u) | (lowercase_ ? kUppercase : 0u);
+    rewrite(text, spare, [&](Rewriter& out) {
+      while (out.more()) {
+        const char32_t c = out.peek();
+        const std::uint32_t flags = unicode.flags(c);
+        const bool chinese = chinese_ && is_chinese(c);
+        if (!chinese && (flags & special) == 0) {
+          out.keep();
+        } else if (clean_ && (flags & (kControl | kSpace))) {
+          if (flags & kControl)
+            out.drop();
+          else
+            out.replace(' ');
+        } else {
+          bool first = true;
+          const auto put = [&](char32_t part) {
+            if (std::exchange(first, false))
+              out.replace(part);
+            else
+              out.insert(part);
+          };
+          if (chinese) put(' ');
+          map_parts(unicode, c, flags, put);
+          if (chinese) put(' ');
+          if (first) out.drop();
+        }
+      }
+    });
+  }
+
+  /// Calls put() for the lower case of the parts that are no accents.
+  template <typename Put>
+  void map_parts(const Unicode& unicode, char32_t c, std::uint32_t flags, Put put) const {
+    const auto put_part = [&](char32_t part) {
+      const std::uint32_t of_part = unicode.flags(part);
+      if (strip_accents_ && (of_part & kNonspacing)) return;
+      if (!lowercase_ || !(of_part & kUppercase)) return put(part);
+      for (const char32_t lower : unicode.lowercase(part)) put(lower);
+    };
+    if (strip_accents_ && (flags & kDecomposes))
+      for_each_part(unicode, c, false, put_part);
+    else
+      put_part(c);
   }
 
   static void clean(AlignedText& text, AlignedText& spare) {
@@ -277,6 +341,7 @@ class PrecompiledNormalizer : public Normalizer {
   PrecompiledNormalizer(const std::string& map, const std::string& where) : map_(map, where) {}
 
   void apply(AlignedText& text, AlignedText& spare) const override {
+    if (map_.keeps(text.view())) return;
     rewrite(text, spare, [&](Rewriter& out) { map_.write(text.view(), out); });
   }
 

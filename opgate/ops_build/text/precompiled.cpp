@@ -1,5 +1,7 @@
 #include "precompiled.h"
 
+#include <algorithm>
+
 #include "json.h"
 #include "unicode.h"
 
@@ -113,6 +115,14 @@ Precompiled::Precompiled(const std::string& base64, const std::string& where) {
   for (std::size_t i = 1; i <= unit(0) / 4; ++i) units_.push_back(unit(i));
   texts_ = bytes.substr(4 + unit(0));
   if (units_.empty() || !is_utf8(texts_)) throw TokenizerError(where + ": expected a trie and texts in UTF-8");
+  for (int c = 0; c < 128; ++c) {
+    const char byte = static_cast<char>(c);
+    stays_[static_cast<std::size_t>(c)] = byte != '\r' && !replacement({&byte, 1});
+  }
+}
+
+bool Precompiled::keeps(std::string_view text) const {
+  return std::ranges::all_of(text, [&](char byte) { return byte >= 0 && stays_[static_cast<std::size_t>(byte)]; });
 }
 
 std::optional<std::string_view> Precompiled::replacement(std::string_view text) const {
@@ -137,7 +147,13 @@ std::optional<std::string_view> Precompiled::replacement(std::string_view text) 
 void Precompiled::write(std::string_view text, Rewriter& out) const {
   constexpr std::size_t kLongest = 5;  // longer graphemes are replaced character by character
   std::vector<Edit> edits;
+  edits.reserve(text.size());
   while (!text.empty()) {
+    if (text.size() > 1 && keeps(text.substr(0, 2))) {  // a grapheme of its own
+      edits.push_back({static_cast<char32_t>(text[0]), 0});
+      text.remove_prefix(1);
+      continue;
+    }
     const std::string_view grapheme = text.substr(0, grapheme_at_front(text));
     text.remove_prefix(grapheme.size());
     if (grapheme.size() <= kLongest) {

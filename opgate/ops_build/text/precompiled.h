@@ -1,6 +1,7 @@
 // The map of characters that SentencePiece compiles: which characters take the place of others.
 #pragma once
 
+#include <array>
 #include <optional>
 
 #include "aligned_text.h"
@@ -12,6 +13,9 @@ class Precompiled {
   /// Reads a map in base64. Throws TokenizerError.
   Precompiled(const std::string& base64, const std::string& where);
 
+  /// Whether a text surely stays as it is.
+  bool keeps(std::string_view text) const;
+
   /// Writes `text`, which the writer passes over, with the characters replaced.
   void write(std::string_view text, Rewriter& out) const;
 
@@ -21,6 +25,7 @@ class Precompiled {
 
   std::vector<std::uint32_t> units_;  // a double array of Darts
   std::string texts_;                 // with a 0 behind each
+  std::array<bool, 128> stays_{};     // by ASCII character: it stays if it has no marks
 };
 
 }  // namespace opgate::text

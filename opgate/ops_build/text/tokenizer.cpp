@@ -63,6 +63,7 @@ Tokenizer::Tokenizer(std::string_view text) {
   added_tokens_ = std::make_unique<AddedTokens>(member("added_tokens").null() ? kEmpty : member("added_tokens"),
                                                 *model_, normalizer_.get());
   post_processor_ = post_processor_of(member("post_processor"), "post_processor");
+  decoder_ = decoder_of(member("decoder"), "decoder");
   read_truncation(member("truncation"));
   read_padding(member("padding"));
 }
@@ -115,6 +116,23 @@ void Tokenizer::encode(std::string_view text, std::optional<std::string_view> pa
   if (post_processor_) post_processor_->apply(parts, limits.add_special_tokens);
   entries.clear();
   for (const Part& part : parts) entries.insert(entries.end(), part.begin(), part.end());
+}
+
+std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> parts;
+  for (const std::int64_t id : ids) {
+    if (id < 0 || id > std::numeric_limits<std::uint32_t>::max()) continue;
+    std::optional<std::string_view> text = model_->vocabulary().text(static_cast<std::uint32_t>(id));
+    if (const std::string* added = added_tokens_->text(static_cast<std::uint32_t>(id))) text = *added;
+    if (text && !(skip_special_tokens && added_tokens_->is_special(*text))) parts.emplace_back(*text);
+  }
+  if (decoder_) decoder_->apply(parts);
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!decoder_ && !text.empty()) text += ' ';
+    text += part;
+  }
+  return text;
 }
 
 void Tokenizer::cut(std::vector<Part>& parts, std::uint64_t most) const {

@@ -1,13 +1,16 @@
-// What a tokenizer.json states, without an engine: texts to tokens.
+// What a tokenizer.json states, without an engine: texts to tokens, and back.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "added_tokens.h"
+#include "decoders.h"
 #include "models.h"
 #include "normalizers.h"
+#include "pattern.h"
 #include "post_processors.h"
 #include "pre_tokenizers.h"
 
@@ -35,6 +38,9 @@ class Tokenizer {
   /// of bytes that are no UTF-8 stands U+FFFD. Throws ModelError and PatternError.
   void encode(std::string_view text, std::optional<std::string_view> pair, const Limits& limits, Part& entries) const;
 
+  /// The text of tokens. An id that no token has is left out. Throws PatternError.
+  std::string decode(std::span<const std::int64_t> ids, bool skip_special_tokens) const;
+
   /// How many special tokens a text gets.
   std::size_t special_tokens(bool pair) const { return post_processor_ ? post_processor_->added(pair) : 0; }
   const Padding& padding() const { return padding_; }
@@ -55,6 +61,7 @@ class Tokenizer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<AddedTokens> added_tokens_;
   std::unique_ptr<PostProcessor> post_processor_;
+  std::unique_ptr<Decoder> decoder_;
   std::optional<std::uint64_t> max_length_;
   Cut cut_ = Cut::longest_first;
   bool cut_left_ = false;

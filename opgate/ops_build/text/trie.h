@@ -13,32 +13,29 @@ namespace opgate::text {
 /// A trie over bytes whose edges lie in one hash table.
 class Trie {
  public:
-  Trie() : slots_(1024), values_(1, kNone) {}
+  Trie() : slots_(1024) {}
 
-  /// Adds a string with a value, which is not negative, or gives it another value.
+  /// Adds a string with a value, which is not negative, or gives it another value. Nothing is found of an empty one.
   void set(std::string_view string, std::int32_t value) {
+    if (string.empty()) return;
+    first_[static_cast<unsigned char>(string[0])] = true;
     std::uint32_t node = 0;
+    std::size_t at = 0;
     for (const char byte : string) {
-      const std::uint32_t key = key_of(node, byte);
-      Slot* slot = &slots_[place(key)];
-      if (slot->key == kFree) {
-        if (2 * values_.size() > slots_.size()) {
-          grow();
-          slot = &slots_[place(key)];
-        }
-        if (values_.size() == kMostNodes) throw TokenizerError("model.vocab: more than 16 million bytes");
-        *slot = {key, static_cast<std::uint32_t>(values_.size())};
-        values_.push_back(kNone);
+      if (2 * nodes_ > slots_.size()) grow();
+      at = place(key_of(node, byte));
+      if (slots_[at].key == kFree) {
+        if (nodes_ == kMostNodes) throw TokenizerError("model.vocab: more than 16 million bytes");
+        slots_[at] = {key_of(node, byte), nodes_++, kNone};
       }
-      node = slot->child;
+      node = slots_[at].child;
     }
-    values_[node] = value;
-    first_[string.empty() ? 0 : static_cast<unsigned char>(string[0])] = true;
+    slots_[at].value = value;
   }
 
   /// Whether a string may begin with this byte.
   bool begins(char byte) const { return first_[static_cast<unsigned char>(byte)]; }
-  bool empty() const { return values_.size() == 1; }
+  bool empty() const { return nodes_ == 1; }
 
   /// Calls use(length, value) for each string at the front of the text, the shortest first.
   template <typename Use>
@@ -48,7 +45,7 @@ class Trie {
       const Slot& slot = slots_[place(key_of(node, text[i]))];
       if (slot.key == kFree) return;
       node = slot.child;
-      if (values_[node] != kNone) use(i + 1, values_[node]);
+      if (slot.value != kNone) use(i + 1, slot.value);
     }
   }
 
@@ -67,9 +64,10 @@ class Trie {
  private:
   static constexpr std::int32_t kNone = -1;
   static constexpr std::uint32_t kFree = 0xffffffff;
-  static constexpr std::size_t kMostNodes = (1 << 24) - 1;  // so that no key is kFree
+  static constexpr std::uint32_t kMostNodes = (1 << 24) - 1;  // so that no key is kFree
   struct Slot {
     std::uint32_t key = kFree, child = 0;
+    std::int32_t value = kNone;  ///< of the string that ends with this edge
   };
 
   static std::uint32_t key_of(std::uint32_t node, char byte) { return node << 8 | static_cast<unsigned char>(byte); }
@@ -89,7 +87,7 @@ class Trie {
   }
 
   std::vector<Slot> slots_;
-  std::vector<std::int32_t> values_;  // by node
+  std::uint32_t nodes_ = 1;
   bool first_[256] = {};
 };
 

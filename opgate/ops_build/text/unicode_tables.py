@@ -41,8 +41,9 @@ def bert(*, clean_text: bool = False, strip_accents: bool = False) -> normalizer
 
 
 class Graphemes:
-    """Finds out where `tokenizers` sees the borders of graphemes. A Precompiled normalizer shows them: it puts Z in place
-    of a grapheme of at most five bytes if it knows the first character, and of that character alone in a longer one."""
+    """Finds out where `tokenizers` sees the borders of graphemes. A Precompiled normalizer shows them: it puts Z in
+    place of a grapheme of at most five bytes if it knows the first character, and of that character alone in a longer
+    one."""
 
     MARK, OTHER_MARK, ZWJ, VIRAMA = "\u0301", "\u0300", "\u200d", "\u094d"
 
