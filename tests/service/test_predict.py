@@ -289,7 +289,7 @@ def test_values_as_json_and_as_a_form(post):
             "floats",
             {"data": {"x": "1"}},
             415,
-            "expected multipart/form-data or application/json, got 'application/x-www-form-urlencoded'",
+            "expected text/csv, multipart/form-data or application/json, got 'application/x-www-form-urlencoded'",
         ),
         ("floats", {"files": {"x": ("a", b"123")}}, 400, "got 3 bytes"),
         ("floats", {"files": {"x": (None, "abc")}}, 400, "expected FP32, such as 1 or [1, 2], got 'abc'"),

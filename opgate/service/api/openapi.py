@@ -209,13 +209,15 @@ def predict_operation(model: LoadedModel) -> Operation:
         values["properties"][file.name] = {
             "anyOf": [text, {"type": "array", "items": text}, values["properties"][file.name]]
         }
-    body[_JSON] = {"schema": values, "example": _example_values(spec)}
+    several = {"type": "array", "items": values}
+    body[_JSON] = {"schema": {"anyOf": [values, several]}, "example": _example_values(spec)}
     if file is None:
         body["multipart/form-data"] = {"schema": _form(values)}
+        rows = "A line with names of inputs, and a line with values for each row."
+        body["text/csv"] = {"schema": {"type": "string", "description": rows}}
     answer = _answer(model)
-    if file is not None:
-        each = {"anyOf": [answer, _object({"error": {"type": "string"}})]}
-        answer = {"anyOf": [answer, _object({"results": {"type": "array", "items": each}})]}
+    each = {"anyOf": [answer, _object({"error": {"type": "string"}})]}
+    answer = {"anyOf": [answer, _object({"results": {"type": "array", "items": each}})]}
     answers: dict[str, Any] = {"application/json": {"schema": answer}}
     if model.presentation.picture_model:
         answers["image/jpeg"] = {"schema": {"type": "string", "format": "binary"}}
