@@ -45,7 +45,8 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield Case(negative.name, negative.inputs, negative.attributes, error="input 'length': expected 0 or more samples")
     for name, value in (("step", 0), ("rate", 0), ("max_segments", 0), ("threshold", 1.5), ("hysteresis", -0.5),
                         ("min_speech_ms", -1), ("min_silence_ms", 10**9), ("pad_ms", -1)):  # fmt: skip
-        wrong = case(f"{name} {value}", speech(1, 20), **{name: value})
+        changed: dict[str, Any] = {name: value}
+        wrong = case(f"{name} {value}", speech(1, 20), **changed)
         yield Case(wrong.name, wrong.inputs, wrong.attributes, error=f"attribute '{name}'")
 
 

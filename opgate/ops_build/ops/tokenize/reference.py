@@ -28,7 +28,7 @@ def reference(
     hf.enable_truncation(
         min(max_length, truncation.get("max_length", max_length)),
         strategy={"OnlyFirst": "only_first", "OnlySecond": "only_second"}.get(
-            truncation.get("strategy"), "longest_first"
+            str(truncation.get("strategy")), "longest_first"
         ),
         direction=truncation.get("direction", "Right").lower(),
     )
