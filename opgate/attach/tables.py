@@ -77,7 +77,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
         yield from (feed(1, scale) for scale in (1, 0.01, 100, 1e4))
 
     ran = network_file.outputs(network, feed(1), "a row")
-    head_post, found = post.settled(wish.post, ran, HEADS, _usual(ran), report)
+    head_post, found = post.settled(wish.post, ran, HEADS, _usual(ran, zipped or wish.labels), report)
     found = _scored(found, head_post.kind)
     stated = labels.read(
         wish.labels, network.metadata, head_post.kind, report, beside=("its operators", list(map(str, zipped)))
@@ -197,12 +197,12 @@ def _values(each: Input, rows: int, scale: float, rng: np.random.Generator) -> A
     return (rng.standard_normal(shape) * scale).astype(DTYPES[each.dtype].numpy)
 
 
-def _usual(outputs: Sequence[Output]) -> str:
-    """Returns the head that the outputs tell."""
+def _usual(outputs: Sequence[Output], classes: object) -> str:
+    """Returns the head that the outputs tell. `classes` says whether there are names of classes."""
     scores = [each for each in outputs if each.value.dtype.kind == "f"]
     if len(outputs) == 1 and len(scores) == 1 and scores[0].value.size == 1:
         return "value"
-    return "classify" if len(scores) == 1 and scores[0].value.ndim == 2 else "outputs"
+    return "classify" if classes and len(scores) == 1 and scores[0].value.ndim == 2 else "outputs"
 
 
 def _scored(outputs: Sequence[Output], kind: str) -> Sequence[Output]:

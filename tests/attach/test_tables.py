@@ -95,6 +95,15 @@ def test_a_map_of_classes_becomes_labels_and_scores(made: Make, tmp_path: Path, 
     assert "its ZipMap is left out" in model.report and "bit for bit" in model.report
 
 
+def test_a_file_without_standard_operators(made: Make, tmp_path: Path) -> None:
+    file = classifier(tmp_path / "net.onnx", ["a", "b"], zipped=False)
+    model = onnx.load(file)
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid(ML, 1))
+    onnx.save(model, file)
+    assert len(records(made(file), {"X": [1, 2, 3]})["predictions"]) == 2
+
+
 def test_rows_are_objects_arrays_of_them_or_a_csv(made: Make, tmp_path: Path) -> None:
     model = made(mixed(tmp_path / "net.onnx"), labels="no,yes")
     rows = [{"age": 40.5, "income": 3, "city": "Rome"}, {"age": 2, "income": 1.5, "city": "Oslo, Norway"}]

@@ -35,6 +35,8 @@ _TYPES = {
 }
 #: The oldest format in which a constant needs no input of its name.
 _IR_VERSION = 8
+#: The version of the standard operators where a file has none of them.
+_OPSET = 17
 
 
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -42,6 +44,8 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     name that a served model uses. Raises AttachError."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    if not any(opset.domain in ("", "ai.onnx") for opset in copy.opset_import):  # it has operators of others alone
+        copy.opset_import.append(helper.make_opsetid("", _OPSET))
     if opset_of(copy) < OLDEST_OPSET:
         try:
             copy = onnx.version_converter.convert_version(copy, 13)

@@ -160,8 +160,9 @@ def _picture_input(path: Path, values: Values, inputs: Sequence[str], name: str)
                     f"with a picture of the shape {shape_text([1, *shape])}"
                 )
         raise AttachError(
-            f"{path.name} takes no picture: its inputs are {described or 'none'}. `opgate attach` takes a network "
-            "whose input has rank 4 with 1 or 3 channels; serve others as they are, or with `opgate import`"
+            f"{path.name} takes no picture: its inputs are {described or 'none'}. The input for one has rank 4, with 1 "
+            "or 3 channels. --pre says what else a request has: a tokenizer.json for texts, pcm:16000 or "
+            "log-mel:whisper for sounds, head:1024 for files, columns for rows of a table"
         )
     if len(pictures) > 1:
         raise AttachError(f"--input: which input takes the picture? {path.name} has {described}")
