@@ -1,4 +1,4 @@
-"""The keyword spotter: the served file on the committed clips, and /predict with WAV files, good and hostile."""
+"""The keyword spotter: the served file on the committed clips, and /predict with files of sound, good and hostile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.keyword_spotter.words import KEYWORDS, LABELS, TEST_VOICES, TRAIN_VOICES
-from opgate.ops_build.audio.sounds import wav
+from opgate.ops_build.audio.sounds import encoded, wav
 from tests import PROJECT
 from tests.models.serving import REPOSITORY, Served
 
@@ -64,6 +64,17 @@ def test_predict_takes_a_wav(served: Served, media: str) -> None:
     assert form.json() == answer.json()
 
 
+@pytest.mark.parametrize(
+    ("kind", "media"), [("FLAC", "audio/flac"), ("MP3", "audio/mpeg"), ("Vorbis", "audio/ogg"), ("Opus", "audio/ogg")]
+)
+def test_predict_takes_other_sounds(served: Served, kind: str, media: str) -> None:
+    pytest.importorskip("soundfile")
+    clip = next(clip for clip in CLIPS if clip.stem == "yes")
+    samples = (np.frombuffer(clip.read_bytes()[44:], np.uint8) - 128.0) / 128
+    answer = served.predict(content=encoded(kind, samples), headers={"content-type": media})
+    assert answer.status_code == 200 and answer.json()["predictions"][0]["label"] == "yes"
+
+
 def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None:
     headers = {"content-type": "audio/wav"}
     requests = [{"content": clip.read_bytes(), "headers": headers} for clip in CLIPS] + [
@@ -92,9 +103,20 @@ def test_predict_refuses_what_is_no_such_sound(served: Served, content: bytes, t
 
 def test_predict_refuses_other_media_types(served: Served) -> None:
     answer = served.predict(content=b"x", headers={"content-type": "text/plain"})
-    assert answer.status_code == 415 and "expected audio/wav, application/octet-stream" in answer.json()["error"]
+    assert (
+        answer.status_code == 415
+        and "expected audio/wav, audio/flac, audio/mpeg, audio/ogg, application/octet-stream" in answer.json()["error"]
+    )
 
 
 def test_the_document_names_the_sound(served: Served) -> None:
     body = served.document()["requestBody"]["content"]
-    assert set(body) == {"audio/wav", "application/octet-stream", "multipart/form-data", "application/json"}
+    assert set(body) == {
+        "audio/wav",
+        "audio/flac",
+        "audio/mpeg",
+        "audio/ogg",
+        "application/octet-stream",
+        "multipart/form-data",
+        "application/json",
+    }

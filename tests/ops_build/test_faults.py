@@ -147,7 +147,7 @@ FAULTS = [
     Fault("a symmetric window for a periodic one", "LogMelSpectrogram", "audio/spectrum.h",
           "periodic ? length : length - 1", "length - 1"),
     Fault("the next row in the padding", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
-          "length = length_of(row)", "length = t"),
+          "length = lengths[row]", "length = t"),
     Fault("a value of the next window", "SlidingWindow", "ops/sliding_window/sliding_window.cpp",
           "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
     Fault("the first channel for all", "AudioPreprocess", "ops/audio_preprocess/audio_preprocess.cpp", "sound.read(settings.mix,", "sound.read(audio::Mix::first,"),

@@ -1,6 +1,7 @@
 #include "audio_preprocess.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "audio/codecs/sound.h"
 #include "kernel_toolkit/row_ends.h"
@@ -19,13 +20,14 @@ constexpr std::int64_t kMostSamples = 1 << 28;
 struct Settings {
   std::int64_t sample_rate, max_samples;
   audio::Mix mix;
-  std::string resampler;
+  std::string resampler, normalize;
 
   explicit Settings(const Attributes& attributes)
       : sample_rate(attributes.integer("sample_rate")),
         max_samples(attributes.integer("max_samples")),
         mix(attributes.text("channel") == "first" ? audio::Mix::first : audio::Mix::mean),
-        resampler(attributes.text("resampler")) {}
+        resampler(attributes.text("resampler")),
+        normalize(attributes.text("normalize")) {}
 };
 
 struct Row {
@@ -33,6 +35,23 @@ struct Row {
   std::int64_t rate = 0;
   SoundStatus status = SoundStatus::good;
 };
+
+/// Makes the greatest magnitude of a row 1, or its mean 0 and its variance 1. Silence stays silence.
+void normalize(const std::string& how, std::vector<float>& pcm) {
+  const auto count = static_cast<double>(pcm.size());
+  double mean = 0, scale = 0;
+  if (how == "none" || pcm.empty()) return;
+  if (how == "peak") {
+    for (const float value : pcm) scale = std::max(scale, static_cast<double>(std::abs(value)));
+    if (scale == 0) return;
+  } else {
+    for (const float value : pcm) mean += static_cast<double>(value) / count;
+    double variance = 0;
+    for (const float value : pcm) variance += std::pow(static_cast<double>(value) - mean, 2) / count;
+    scale = std::sqrt(variance + 1e-7);  // as in transformers
+  }
+  for (float& value : pcm) value = static_cast<float>((static_cast<double>(value) - mean) / scale);
+}
 
 /// Decodes and resamples a whole sound.
 SoundStatus read(audio::Sound& sound, const Settings& settings, std::vector<float>& pcm) {
@@ -51,6 +70,7 @@ SoundStatus read(audio::Sound& sound, const Settings& settings, std::vector<floa
     resampler->add(std::span(part).first(count), pcm);
   }
   resampler->finish(pcm);
+  normalize(settings.normalize, pcm);
   return SoundStatus::good;
 }
 

@@ -44,6 +44,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield case(f"{3 * frames} of 100 samples", [pcm(3 * frames, 1, 48000)], max_samples=100)
     yield case("300 and 301 samples become 100 and 101", [pcm(300, 1, 48000), pcm(301, 1, 48000)], max_samples=100)
     yield case("exactly 100 samples", [pcm(100), pcm(7)], max_samples=100, min_samples=100)
+    for how in ("peak", "standard"):
+        silence = wav(bytes(800))
+        yield case(f"normalized: {how}", [pcm(900), pcm(800, 2, 8000), silence, pcm(0), pcm(1), bad], normalize=how)
     rates = [999, 1000, 384000, 384001]
     yield case("the least and the highest rates", [wav(sound(200, 16), rate=rate) for rate in rates])
     yield case("infinite", [wav(np.array([0, np.inf], "<f4").tobytes(), kind=3, bits=32)])

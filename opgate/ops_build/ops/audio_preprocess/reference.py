@@ -12,7 +12,15 @@ from opgate.ops_build.ops.resample_audio.reference import reference as by_kaiser
 
 
 def reference(
-    data: Array, ends: Array, *, sample_rate: int, max_samples: int, min_samples: int, channel: str, resampler: str
+    data: Array,
+    ends: Array,
+    *,
+    sample_rate: int,
+    max_samples: int,
+    min_samples: int,
+    channel: str,
+    resampler: str,
+    normalize: str,
 ) -> tuple[Array, Array, Array, Array]:
     """pcm f32 [n, t], and the length, the rate and the status i32 [n] of the n files in `data`."""
     rows: list[Array] = []
@@ -29,7 +37,7 @@ def reference(
             mono = sound.mean(1) if channel == "mean" else sound[:, 0]
             if not (np.abs(mono) <= np.finfo(np.float32).max).all():
                 raise DecodeError(CORRUPT)
-            row = resampled(mono.astype(np.float32), of_file, sample_rate, resampler)
+            row = normalized(resampled(mono.astype(np.float32), of_file, sample_rate, resampler), normalize)
             rate[i] = of_file
         except DecodeError as error:
             status[i] = error.status
@@ -40,6 +48,16 @@ def reference(
     for row, samples in zip(pcm, rows, strict=True):
         row[: len(samples)] = samples
     return pcm, length, rate, status
+
+
+def normalized(x: Array, how: str) -> Array:
+    """x f32 [t] with a greatest magnitude of 1 (peak), or a mean of 0 and a variance of 1 (standard)."""
+    wide = x.astype(np.float64)
+    if how == "peak":
+        wide /= np.abs(wide).max(initial=0) or 1
+    elif how == "standard" and len(x):
+        wide = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-7)
+    return wide.astype(np.float32)
 
 
 def resampled(x: Array, from_rate: int, to_rate: int, resampler: str) -> Array:

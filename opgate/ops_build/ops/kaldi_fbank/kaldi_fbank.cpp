@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "audio/row_lengths.h"
 #include "audio/spectra.h"
 #include "kernel_toolkit/elementary.h"
 
@@ -117,18 +118,9 @@ class Cpu {
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), t = in.size("t"), frames = out["fbank"].dim(1), width = out["fbank"].dim(2);
-    const std::int32_t* const lengths = in.has("length") ? in["length"].data<std::int32_t>() : nullptr;
-    for (std::int64_t row = 0; lengths && row < n; ++row) {
-      if (lengths[row] >= 0 && lengths[row] <= t) continue;
-      return Status::invalid("input 'length': expected 0.." + std::to_string(t) + " (the samples of a row), got " +
-                             std::to_string(lengths[row]) + " for row " + std::to_string(row));
-    }
-    const auto length_of = [&](std::int64_t row) { return lengths ? std::int64_t{lengths[row]} : t; };
-    if (out.has("frames")) {
-      auto* const counts = out["frames"].data<std::int32_t>();
-      for (std::int64_t row = 0; row < n; ++row)
-        counts[row] = static_cast<std::int32_t>(settings_.frames(length_of(row)));
-    }
+    audio::RowLengths lengths;
+    OPGATE_RETURN_IF_ERROR(lengths.read(in));
+    lengths.write_frames(out, n, [&](std::int64_t length) { return settings_.frames(length); });
     if (out["fbank"].size() == 0) return {};
     const auto* const pcm = in["pcm"].data<float>();
     auto* const fbank = out["fbank"].data<float>();
@@ -139,9 +131,9 @@ class Cpu {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t row = i / groups, first = i % groups * kFrames;
         const std::int64_t count = std::min(kFrames, frames - first);
-        const std::int64_t good = std::clamp<std::int64_t>(settings_.frames(length_of(row)) - first, 0, count);
+        const std::int64_t good = std::clamp<std::int64_t>(settings_.frames(lengths[row]) - first, 0, count);
         float* const to = fbank + (row * frames + first) * width;
-        const std::span<const float> sound(pcm + row * t, static_cast<std::size_t>(length_of(row)));
+        const std::span<const float> sound(pcm + row * t, static_cast<std::size_t>(lengths[row]));
         if (good > 0) run(sound, first, good, width, to, frame, memory);
         std::fill(to + good * width, to + count * width, settings_.silence());
         for (std::int64_t f = good; settings_.use_energy && f < count; ++f)

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "audio/row_lengths.h"
 #include "audio/spectra.h"
 
 namespace opgate::ops::log_mel_spectrogram {
@@ -26,18 +27,9 @@ class Cpu {
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), t = in.size("t"), frames = out["mel"].dim(2);
-    const std::int32_t* const lengths = in.has("length") ? in["length"].data<std::int32_t>() : nullptr;
-    for (std::int64_t row = 0; lengths && row < n; ++row) {
-      if (lengths[row] >= 0 && lengths[row] <= t) continue;
-      return Status::invalid("input 'length': expected 0.." + std::to_string(t) + " (the samples of a row), got " +
-                             std::to_string(lengths[row]) + " for row " + std::to_string(row));
-    }
-    const auto length_of = [&](std::int64_t row) { return lengths ? std::int64_t{lengths[row]} : t; };
-    if (out.has("frames")) {
-      auto* const counts = out["frames"].data<std::int32_t>();
-      for (std::int64_t row = 0; row < n; ++row)
-        counts[row] = static_cast<std::int32_t>(settings_.frames(length_of(row)));
-    }
+    audio::RowLengths lengths;
+    OPGATE_RETURN_IF_ERROR(lengths.read(in));
+    lengths.write_frames(out, n, [&](std::int64_t length) { return settings_.frames(length); });
     if (out["mel"].size() == 0) return {};
     const auto* const pcm = in["pcm"].data<float>();
     auto* const mel = out["mel"].data<float>();
@@ -45,7 +37,7 @@ class Cpu {
     context.parallel_for(n * groups, 1, [&](std::int64_t begin, std::int64_t end) {
       Spectra::Memory memory(*spectra_);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t row = i / groups, first = i % groups * kFrames, length = length_of(row);
+        const std::int64_t row = i / groups, first = i % groups * kFrames, length = lengths[row];
         const std::int64_t count = std::min(kFrames, frames - first);
         const std::int64_t good = std::clamp<std::int64_t>(settings_.frames(length) - first, 0, count);
         float* const to = mel + row * settings_.n_mels * frames + first;
