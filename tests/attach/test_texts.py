@@ -178,6 +178,51 @@ def test_a_vector_of_the_tokens(made: Make, tmp_path: Path, pool: str, length: s
         assert answer["outputs"]["embedding"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("size", ["s", 12])
+@pytest.mark.parametrize("pool", ["mean-pool", "last-pool"])
+def test_a_vector_of_a_network_of_a_fixed_size(made: Make, tmp_path: Path, size: Any, pool: str) -> None:
+    own = tokenizer(tmp_path, most=12)
+    file = network(tmp_path / "net.onnx", pooled=False, size=size)
+    model = made(file, pre=str(tmp_path / "vocab.txt"), post=f"{pool} unscaled")
+    for text, answer in zip(TEXTS, predict(model, *({"text": text} for text in TEXTS)), strict=True):
+        rows = TABLE[own.encode(text).ids]
+        assert answer["outputs"]["embedding"] == pytest.approx(
+            rows.mean(0) if pool == "mean-pool" else rows[-1], abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("size", ["s", 14])
+def test_spans_of_a_text(made: Make, tmp_path: Path, size: Any) -> None:
+    """Words in upper case would be better names, but the table knows few: each word has a class of its own."""
+    labels = ["O", "B-PER", "I-PER", "B-LOC"]
+    table = np.zeros((len(WORDS), 4), np.float32)
+    classes = {"good": 1, "bad": 2, "film": 3, "##s": 3, "東": 3, "京": 3}
+    for number, word in enumerate(WORDS):
+        table[number, classes.get(word, 0)] = 5
+    own = tokenizer(tmp_path, most=14)
+    file = network(tmp_path / "net.onnx", pooled=False, size=size)
+    model_proto = onnx.load(file)
+    model_proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(table, "table"))
+    model_proto.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 4
+    onnx.save(model_proto, file)
+    config = {"architectures": ["BertForTokenClassification"], "id2label": dict(enumerate(labels))}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = made(file, pre=str(tmp_path / "vocab.txt"))
+    score = pytest.approx(np.exp(5) / (np.exp(5) + 3), abs=1e-5)
+    texts = {
+        "The GOOD bad films!": [("PER", 4, 12), ("LOC", 13, 17), ("LOC", 17, 18)],
+        "not good good": [("PER", 4, 8), ("PER", 9, 13)],
+        "Café 東京": [("LOC", 5, 6), ("LOC", 6, 7)],
+        "": [],
+    }
+    answers = predict(model, *({"text": text} for text in texts))
+    for (text, spans), answer in zip(texts.items(), answers, strict=True):
+        found = [(each["label"], each["start"], each["end"], each["score"]) for each in answer["predictions"]]
+        assert found == [(*span, score) for span in spans], text
+        assert all(begin < end <= len(text) for _, begin, end, _ in found)
+    assert len(own.encode("The GOOD bad films!").ids) == 8
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [

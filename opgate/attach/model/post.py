@@ -224,7 +224,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "value": ("output",),
     "speech": ("output", "score", "max", "hysteresis", "min-speech", "min-silence", "pad"),
     "notes": ("onsets", "frames", "score", "threshold", "max", "shortest"),
-    "spans": ("output", "score", "max", "softmax", "probabilities"),
+    "spans": ("output",),
     "segment": ("output", "threshold", "sigmoid", "probabilities"),
     "ctc": ("output", "score", "blank", "beam", "softmax", "probabilities"),
     "db": (

@@ -134,11 +134,13 @@ def _ints(taken: Input) -> int:
 
 def _add(nodes: Nodes, sound: Sound) -> None:
     """Adds the samples PCM f32 [n, t] and the number of them LENGTH i32 [n] from `data` and `ends`."""
-    changes = sound.gain != 1 or sound.scale or sound.fixed
+    changes = sound.gain != 1 or sound.fixed
     pcm, length = (f"{nodes.prefix}file", f"{nodes.prefix}file_length") if changes else (PCM, LENGTH)
     attributes: dict[str, int | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
     if sound.first:
         attributes["channel"] = "first"
+    if sound.scale:
+        attributes["normalize"] = sound.scale
     if sound.resampler:
         attributes["resampler"] = sound.resampler
     status = f"{nodes.prefix}file_status"
@@ -150,8 +152,6 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     nodes.add("Where", [too_long, *codes], "status", to=graph.STATUS)
     if not changes:
         return
-    if sound.scale:
-        pcm = sound_heads.scaled(nodes, pcm, length, sound.scale)
     if sound.gain != 1:
         pcm = nodes.add("Mul", [pcm, nodes.constant("gain", sound.gain)], "louder")
     if sound.fixed:

@@ -33,27 +33,6 @@ def usual(outputs: Sequence[Output], sound: Sound) -> str:
     return "classify" if output.value.ndim == 2 else "outputs"
 
 
-def scaled(nodes: Nodes, samples: str, length: str, scale: str) -> str:
-    """Adds samples f32 [n, t] with a mean of 0 and a deviation of 1, as Wav2Vec2FeatureExtractor makes them, or with a
-    greatest magnitude of 1. What is behind the `length` of a row stays 0."""
-    if scale == "peak":
-        greatest = nodes.reduce("ReduceMax", nodes.add("Abs", [samples], "abs"), 1, "greatest")
-        return nodes.add(
-            "Div", [samples, nodes.add("Max", [greatest, nodes.constant("least", 1e-10)], "peak")], "scaled"
-        )
-    count = nodes.reshape(nodes.cast(length, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
-    count = nodes.add("Max", [count, nodes.constant("one", 1.0)], "count.least")
-    there = mask(nodes, samples, length)
-    mean = nodes.add("Div", [nodes.reduce("ReduceSum", samples, 1, "sum"), count], "mean")
-    centred = nodes.add("Mul", [nodes.add("Sub", [samples, mean], "moved"), there], "centred")
-    squares = nodes.add("Mul", [centred, centred], "squares")
-    variance = nodes.add("Div", [nodes.reduce("ReduceSum", squares, 1, "squares.sum"), count], "variance")
-    deviation = nodes.add(
-        "Sqrt", [nodes.add("Add", [variance, nodes.constant("tiny", 1e-7)], "variance.up")], "deviation"
-    )
-    return nodes.add("Div", [centred, deviation], "scaled")
-
-
 def mask(nodes: Nodes, x: str, length: str) -> str:
     """Adds f32 [n, t]: 1 for the first `length` i32 [n] entries of each row along the second axis of x, else 0."""
     size = nodes.reshape(nodes.slice(nodes.add("Shape", [x], "mask.shape"), 0, 1, 2, "mask.size"), [], "mask.scalar")

@@ -106,6 +106,8 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     head = Head(network, found, (0, 0), said, stated, report, others, fixed=not batched)
     answers, classes = text_heads.add(after, head, config, feeds[0][roles.ids.name].shape[1])
     fitted = labels.fitted(stated, classes, said.kind, 0, report)
+    if fitted is not None and said.kind == "spans":
+        fitted = text_heads.without_prefixes(fitted)
     batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
     made = attached(name, _takes(tokens), opened.model, (before, after), answers, batch, fitted, report)
     network_file.compare(network, made.model, feeds, "texts", report)
@@ -194,26 +196,31 @@ def _tokenize(nodes: Nodes, tokens: Tokens, outputs: Sequence[str]) -> None:
 
 
 def _add(nodes: Nodes, tokens: Tokens, roles: Roles) -> None:
-    """Adds the nodes from texts to the inputs of the network."""
-    _tokenize(nodes, tokens, [IDS, MASK, TYPES, OFFSETS, SPECIAL])
+    """Adds the nodes from texts to the inputs of the network. One of a fixed size gets what padding has."""
+    padding = {IDS: _pad_id(tokens), MASK: 0, TYPES: 0, OFFSETS: 0, SPECIAL: 1}
+    fixed = roles.length is not None
+    _tokenize(nodes, tokens, [f"{name}.short" for name in padding] if fixed else [*padding])
+    if roles.length is not None:
+        for name, value in padding.items():
+            _pad(nodes, name, roles.length, value)
     for name, each in ((IDS, roles.ids), (MASK, roles.mask), (TYPES, roles.types)):
-        if each is None:
-            continue
-        x = name
-        if roles.length is not None:  # a network of a fixed size gets what padding has
-            x = _padded(nodes, x, roles.length, _pad_id(tokens) if name == IDS else 0)
-        number = {"i64": TensorProto.INT64, "i32": TensorProto.INT32, "f32": TensorProto.FLOAT}[each.dtype]
-        nodes.cast(x, number, "typed", to=each.name)
+        if each is not None:
+            number = {"i64": TensorProto.INT64, "i32": TensorProto.INT32, "f32": TensorProto.FLOAT}[each.dtype]
+            nodes.cast(name, number, "typed", to=each.name)
     rows = nodes.slice(nodes.add("Shape", [IDS], "shape"), 0, 0, 1, "rows")
     zero = helper.make_tensor("zero", TensorProto.INT32, [1], [0])
     nodes.add("ConstantOfShape", [rows], "good", to=graph.STATUS, value=zero)
 
 
-def _padded(nodes: Nodes, x: str, size: int, value: int) -> str:
-    there = nodes.slice(nodes.add("Shape", [x], "there.shape"), 0, 1, 2, "there")
+def _pad(nodes: Nodes, name: str, size: int, value: int) -> None:
+    """Adds a tensor of tokens with a number behind it, as long as the network takes."""
+    short = f"{name}.short"
+    there = nodes.slice(nodes.add("Shape", [short], "there.shape"), 0, 1, 2, "there")
     missing = nodes.add("Sub", [nodes.ints("size", [size]), there], "missing")
-    pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0]), missing], "pads", axis=0)
-    return nodes.add("Pad", [x, pads, nodes.constant("pad", value, np.int64)], "padded")
+    before, behind = ([0, 0, 0, 0], [nodes.ints("none", [0])]) if name == OFFSETS else ([0, 0, 0], [])
+    pads = nodes.add("Concat", [nodes.ints("before", before), missing, *behind], "pads", axis=0)
+    dtype = np.int32 if name == OFFSETS else np.int64
+    nodes.add("Pad", [short, pads, nodes.constant("pad", value, dtype)], "padded", to=name)
 
 
 def _pad_id(tokens: Tokens) -> int:

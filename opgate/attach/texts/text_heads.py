@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
-from opgate.attach.model import heads_without_boxes, settings
+from opgate.attach.model import heads_without_boxes
 from opgate.attach.model.graph import PRE
 from opgate.attach.model.head import Head
-from opgate.attach.model.nodes import Nodes, Setting
+from opgate.attach.model.nodes import Nodes
 from opgate.attach.model.outputs import Output
-from opgate.attach.model.post import ANY, POOLS, Answer, Answers
+from opgate.attach.model.post import POOLS, Answer, Answers
 from opgate.attach.model.report import AttachError
 
 #: The heads that go with a text.
@@ -88,8 +87,26 @@ def _pooled(nodes: Nodes, head: Head, pools: frozenset[str], tokens: int) -> Ans
 
 
 def _spans(nodes: Nodes, head: Head, tokens: int) -> tuple[Answers, int]:
-    """Adds the spans of a text that the classes of its tokens tell."""
+    """Adds the spans of a text that the classes of its tokens tell: the places of their characters, counted in code
+    points, their labels and their mean probabilities."""
     output = _of_tokens(head, tokens)
     if head.labels is None:
         raise AttachError("--post: spans needs the labels of the classes: say --labels config.json, or a file of them")
-    raise AttachError(f"--post: spans {output} {settings.SCORE} {Setting(0)} {ANY} {np.int32}")
+    if len(head.labels) != output.shape[2]:
+        raise AttachError(f"--labels: expected {output.shape[2]} labels, one for each class, got {len(head.labels)}")
+    x = nodes.float(output.name, output.dtype, "classes")
+    made = ["start", "end", "labels", "scores", "count"]
+    nodes.add_op("TokenSpans", [x, OFFSETS, SPECIAL], made, "spans", labels="\n".join(head.labels))
+    outputs = [
+        *(Answer(name, "TYPE_INT32", (-1,)) for name in ("start", "end")),
+        Answer("labels", "TYPE_INT32", (-1,), labels=True),
+        Answer("scores", "TYPE_FP32", (-1,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    fields = [("label", "labels"), ("start", "start"), ("end", "end"), ("score", "scores")]
+    return Answers(outputs, fields, "count"), output.shape[2]
+
+
+def without_prefixes(labels: Sequence[str]) -> list[str]:
+    """Returns the names of spans: labels without B- and I-."""
+    return [label[2:] if label[:2] in ("B-", "I-") else label for label in labels]
