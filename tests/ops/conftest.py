@@ -20,6 +20,10 @@ RunOp = Callable[..., list[Array]]
 
 @pytest.fixture(scope="session")
 def run_op(library: Path) -> RunOp:
+    return op_runner(library)
+
+
+def op_runner(library: Path) -> RunOp:
     """A function that runs one op in ONNX Runtime. It reuses a session if ranks, dtypes and attributes are the same."""
     ops = {op.name: op for op in read_table(library)}
     names = {dtype.numpy: name for name, dtype in DTYPES.items()}

@@ -124,8 +124,7 @@ class Bert : public Normalizer {
     const Unicode& unicode = Unicode::tables();
     for (const char *at = text.data(), *end = at + text.size(); at < end;) {
       const Character c = character_at(at);
-      const std::uint32_t flags = unicode.flags(c.code);
-      if ((flags & (kDecomposes | kNonspacing)) == kDecomposes && unicode.combining_class(c.code) != 0) return false;
+      if (unicode.has(c.code, kKeepsMarks)) return false;
       at += c.length;
     }
     return true;

@@ -43,7 +43,7 @@ def texts(count: int, seed: int = 0) -> list[str]:
                 letters.insert(rng.randint(0, len(letters)), rng.choice([rng.choice(known), rng.choice(" \n'\u00a0")]))
         elif kind < 0.7:
             first = rng.randrange(0x80, 0x3000)
-            near = [chr(c) for c in range(first, first + 60)]
+            near = [chr(c) for c in range(first, first + 60) if unicodedata.category(chr(c)) != "Cn"]
             letters = [rng.choice([*near, rng.choice(marks), " "]) for _ in range(rng.randint(1, 25))]
         else:
             letters = [rng.choice([rng.choice(known), rng.choice("aAbB '.!\r\n12")]) for _ in range(rng.randint(1, 25))]

@@ -107,8 +107,30 @@ void scan_gpt2(std::string_view text, std::vector<Range>& matches) {
   }
 }
 
-/// Passes over the end of these expressions, " ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", at a character that
-/// is neither a letter nor a number. `slash`: [\r\n/]*.
+void scan_clip(std::string_view text, std::vector<Range>& matches) {
+  Reader reader(text);
+  while (!reader.done()) {
+    const std::uint32_t begin = reader.at(), flags = reader.flags();
+    if (flags & kSpace) {
+      reader.skip();
+      continue;
+    }
+    std::uint32_t length = contraction(reader.rest(), true);
+    for (const std::string_view token : {"<|startoftext|>", "<|endoftext|>"}) {
+      if (reader.rest().starts_with(token)) length = static_cast<std::uint32_t>(token.size());
+    }
+    if (length > 0)
+      reader.go_to(begin + length);
+    else if (flags & kNumber)
+      reader.skip();
+    else
+      reader.skip_while(flags & kLetter ? is_letter : is_symbol);
+    matches.push_back({begin, reader.at()});
+  }
+}
+
+/// Passes over the end of the expressions below, " ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", at a character
+/// that is neither a letter nor a number. `slash`: [\r\n/]*.
 void skip_symbols_or_space(Reader& reader, bool slash) {
   const bool space = reader.peek() == ' ';
   if (space ? reader.more_after() && is_symbol(0, reader.flags_after()) : is_symbol(0, reader.flags())) {
@@ -201,6 +223,7 @@ struct Known {
 
 constexpr Known kKnown[] = {
     {kGpt2Pattern, scan_gpt2},
+    {R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", scan_clip},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      scan_cl100k<3>},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",

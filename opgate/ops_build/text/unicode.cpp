@@ -35,7 +35,13 @@ Unicode::Unicode() {
       flags[c] |= kDecomposes | kDecomposesCompatibly | kComposes | kComposesCompatibly;
     }
   }
-  for (const auto& [c, to] : canonical_) flags[c] |= kDecomposes | kDecomposesCompatibly;
+  for (const auto& [c, combining_class] : classes_) {
+    if (!(flags[c] & kNonspacing)) flags[c] |= kKeepsMarks;
+  }
+  for (const auto& [c, to] : canonical_) {
+    flags[c] |= kDecomposes | kDecomposesCompatibly;
+    for (const char32_t part : to) flags[c] |= flags[part] & kKeepsMarks;
+  }
   for (const auto& [c, to] : compatible_) flags[c] |= kDecomposesCompatibly | kComposesCompatibly;
   for (char32_t c = kSyllables; c < kSyllablesEnd; ++c) flags[c] |= kDecomposes | kDecomposesCompatibly;
   for (const auto& [c, to] : lowercase_) flags[c] |= kUppercase;

@@ -39,6 +39,7 @@ enum Flag : std::uint32_t {
   kComposes = 1 << 22,              ///< may change in NFC
   kComposesCompatibly = 1 << 23,    ///< may change in NFKC
   kUppercase = 1 << 24,             ///< changes when lower-cased
+  kKeepsMarks = 1 << 25,            ///< is or has a mark with a combining class that is not kNonspacing
 
   kLetter = kUpper | kLower | kOtherLetter,
 };

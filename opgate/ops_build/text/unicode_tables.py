@@ -114,7 +114,7 @@ def flags() -> list[tuple[str, Callable[[], set[int]]]]:
 def scripts() -> dict[int, int]:
     """A number for each code point: equal where UnicodeScripts sees one script, 0 where it sees any."""
     splitter, of = pre_tokenizers.UnicodeScripts(), dict.fromkeys(CODE_POINTS, 0)
-    first: list[str] = []
+    first: list[str] = []  # a character of each script
     known = [c for c in CODE_POINTS if splitter.pre_tokenize_str(chr(c))]
     for run, _ in splitter.pre_tokenize_str("".join(map(chr, known))):
         script = next((i for i, c in enumerate(first) if len(splitter.pre_tokenize_str(c + run[0])) == 1), len(first))

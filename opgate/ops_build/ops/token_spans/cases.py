@@ -59,7 +59,7 @@ def large(types: Mapping[str, np.dtype[Any]]) -> Case:
     """64 texts of 512 tokens and nine classes."""
     rng = np.random.default_rng(1)
     ends = rng.integers(1, 6, (64, 512)).cumsum(1).astype(np.int32)
-    inputs = {
+    inputs: dict[str, Array] = {
         "logits": rng.standard_normal((64, 512, 9)).astype(np.float32),
         "offsets": np.stack([ends - 1, ends], -1),
         "special": np.zeros((64, 512), np.int64),

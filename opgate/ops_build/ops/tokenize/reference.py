@@ -27,9 +27,7 @@ def reference(
     hf = Tokenizer.from_str(tokenizer)
     hf.enable_truncation(
         min(max_length, truncation.get("max_length", max_length)),
-        strategy={"OnlyFirst": "only_first", "OnlySecond": "only_second"}.get(
-            str(truncation.get("strategy")), "longest_first"
-        ),
+        strategy=STRATEGIES[truncation.get("strategy", "LongestFirst")],
         direction=truncation.get("direction", "Right").lower(),
     )
     hf.no_padding()
