@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from opgate.attach.model.report import AttachError
+from opgate.ops_build.text.vocabulary_files import from_byte_pairs, from_word_pieces
 
 
 def read(path: Path, *, cased: bool = False) -> str:
-    """Returns the tokenizer.json in a file, or that of a vocab.txt of BERT, whose texts become lower case unless
-    `cased`. Raises AttachError."""
+    """Returns the tokenizer.json in a file, that of a vocab.txt of BERT, whose texts become lower case unless `cased`,
+    or that of a vocab.json of GPT-2 with the merges.txt beside it. Raises AttachError."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -20,50 +22,22 @@ def read(path: Path, *, cased: bool = False) -> str:
             value = json.loads(text)
         except ValueError as error:
             raise AttachError(f"--pre: {path} is no JSON: {error}") from None
+        merges = path.with_name("merges.txt")
+        if isinstance(value, dict) and "model" not in value and merges.is_file():
+            return _made(from_byte_pairs, path, text, merges.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or "model" not in value:
             raise AttachError(f"--pre: {path}: expected a tokenizer.json with 'model', got {str(value)[:60]}")
         if cased:
             raise AttachError("--pre: cased goes with a vocab.txt: a tokenizer.json says itself what it does")
         return text
-    return _of_bert(path, text.removesuffix("\n").split("\n"), cased)
+    return _made(from_word_pieces, path, text, lowercase=not cased)
 
 
-def _of_bert(path: Path, vocabulary: list[str], cased: bool) -> str:
-    """Returns the tokenizer.json of BERT for the tokens of a vocab.txt. Raises AttachError."""
-    numbers = {token.removesuffix("\r"): number for number, token in enumerate(vocabulary)}
-    if missing := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
-        raise AttachError(f"--pre: {path} has no {', '.join(missing)}: expected the vocab.txt of a BERT")
-    special = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [{"id": numbers[token], "content": token, **flags} for token in special],
-            "normalizer": {
-                "type": "BertNormalizer",
-                "clean_text": True,
-                "handle_chinese_chars": True,
-                "strip_accents": None,
-                "lowercase": not cased,
-            },
-            "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "post_processor": {
-                "type": "BertProcessing",
-                "sep": ["[SEP]", numbers["[SEP]"]],
-                "cls": ["[CLS]", numbers["[CLS]"]],
-            },
-            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "model": {
-                "type": "WordPiece",
-                "unk_token": "[UNK]",
-                "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 100,
-                "vocab": numbers,
-            },
-        }
-    )
+def _made(make: Callable[..., str], path: Path, *texts: str, **more: bool) -> str:
+    try:
+        return make(*texts, **more)
+    except ValueError as error:
+        raise AttachError(f"--pre: {path}: {error}") from None
 
 
 def _hint(path: Path) -> str:
