@@ -359,6 +359,23 @@ def test_words_of_a_sound_have_times(made: Make, tmp_path: Path, form: str) -> N
     assert silence["predictions"] == []
 
 
+def test_a_short_sound_has_silence_behind_it(made: Make, tmp_path: Path) -> None:
+    """A network whose first convolution needs 400 samples."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["channel"]),
+        helper.make_node("Conv", ["channel", "weights"], ["y"], strides=[100]),
+        helper.make_node("ReduceMax", ["y"], ["greatest"], axes=[1, 2], keepdims=0),
+        helper.make_node("Unsqueeze", ["greatest", "axis"], ["value"]),
+    ]
+    constants = [constant("axis", [1], np.int64), constant("weights", np.ones((1, 1, 400)))]
+    file = saved(tmp_path / "net.onnx", nodes, [value("x", "n", "t")], [value("value", "n", 1)], constants)
+    model = made(file, pre=f"pcm:{RATE}", post="value")
+    assert "shortest sound" in model.report
+    for samples in (0, 1, 50, 500):
+        (answer,) = predict(model, wav(np.full(samples, 0.25)))
+        assert answer["predictions"] == [{"value": pytest.approx(0.25 * min(samples, 400), abs=1e-4)}]
+
+
 def test_characters_of_a_reader_must_be_known(library: Path, tmp_path: Path) -> None:
     file = writer(tmp_path / "net.onnx")
     (tmp_path / "five.txt").write_text("a\nb\nc\nd\ne")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -47,6 +48,8 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     network, sound = of.network, of.sound
     handed = {state.output for state in of.states}
     outputs = network_file.outputs(network, of.feed(1, 0), "a sound")
+    sound = _with_a_least(of, report)
+    of = replace(of, sound=sound)
     ran = [output for output in outputs if output.name not in handed]
     said, found = post.settled(wish.post, ran, sound_heads.HEADS, sound_heads.usual(ran, sound), report)
     own = said.argument if said.kind == "ctc" else ""
@@ -83,6 +86,23 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     )
     sound_proof.prove(made.model, of, heard, report)
     return made
+
+
+def _with_a_least(of: Known, report: Report) -> Sound:
+    """Returns the sound with the fewest samples that the network takes, of some numbers that are tried."""
+    if not of.follows or of.features:
+        return of.sound
+    opened = of.network.open(of.network.model)
+    for least in (1, *(of.sound.rate // part for part in (1000, 100, 40, 20, 10, 4, 2, 1))):
+        feed = {of.wave.name: of.wave.shaped(np.zeros((1, least), np.float32))}
+        try:
+            opened.run(None, feed)
+        except Exception:  # the classes of onnxruntime's exceptions share no other base
+            continue
+        if least > 1:
+            report.ran("shortest sound", f"{least} samples", "shorter ones have silence behind them")
+        return replace(of.sound, least=least)
+    return of.sound
 
 
 def _before(
@@ -139,6 +159,8 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     attributes: dict[str, int | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
     if sound.first:
         attributes["channel"] = "first"
+    if sound.least > 1:
+        attributes["min_samples"] = sound.least
     if sound.scale:
         attributes["normalize"] = sound.scale
     if sound.resampler:

@@ -39,6 +39,7 @@ class Sound:
     `context` samples before them; without a window, 0, the sound is one. `lead` zeros stand before the sound. `trim`
     frames are left out at both ends of what the network gives for a window, so that windows that overlap join.
     `together` runs all windows of a sound at once. `resampler` is that of AudioPreprocess, its default if it is empty.
+    A sound of fewer samples than `least` has zeros behind it.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
     `first` takes the first channel in place of the mean of all. Samples are multiplied by `gain`; `scale` is "",
     "standard" for a mean of 0 and a deviation of 1, or "peak" for a greatest magnitude of 1.
@@ -56,6 +57,7 @@ class Sound:
     gain: float = 1
     together: bool = False
     resampler: str = ""
+    least: int = 1
     scale: str = ""
 
     @property
