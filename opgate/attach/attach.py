@@ -8,7 +8,7 @@ from opgate.attach import any_file, tables
 from opgate.attach.model import network_file
 from opgate.attach.model.attached import Attached, with_own_names
 from opgate.attach.model.network_file import NetworkFile
-from opgate.attach.model.report import Report
+from opgate.attach.model.report import AttachError, Report
 from opgate.attach.model.wish import Wish
 from opgate.attach.pictures import attach_pictures as pictures
 from opgate.attach.sounds import attach_sounds as sounds
@@ -32,5 +32,8 @@ def attach(wish: Wish, name: str) -> Attached:
     network = network_file.read(wish.file, load_model(wish.file), wish.libraries)
     for kind in _OTHERS:
         if kind.wanted(wish, network):
+            for option, said in (("--draw", wish.draw), ("--read", wish.read)):
+                if said:
+                    raise AttachError(f"{option} goes with pictures, and this network takes something else")
             return with_own_names(kind.attach(wish, name, network, Report()))
     return pictures.attach(wish, name, Report())

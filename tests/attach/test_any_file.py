@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,6 +68,14 @@ def test_a_file_of_magika_beside_the_network_says_all(made: Make, tmp_path: Path
     (answer,) = model.send([{"content": b"  abc", "headers": {"Content-Type": "application/pdf"}}])
     assert answer.json()["predictions"][0] == {"label": "high", "score": pytest.approx(0.5833333)}
     assert "config.min.json" in model.report
+
+
+@pytest.mark.parametrize("option", ["draw", "read"])
+def test_options_of_pictures(tmp_path: Path, option: str) -> None:
+    file = network(tmp_path / "net.onnx")
+    said: dict[str, Any] = {option: True if option == "draw" else file}
+    with pytest.raises(AttachError, match=f"--{option} goes with pictures"):
+        attach(Wish(file, pre="head:12", **said), "model")
 
 
 @pytest.mark.parametrize(
