@@ -159,6 +159,13 @@ FAULTS = [
     Fault("columns for rows", "DecodePoints", "ops/decode_points/npy.cpp", "npy.by_column ? 1 : npy.columns", "npy.columns"),
     Fault("a property's place off by its size", "DecodePoints", "ops/decode_points/ply.cpp", "vertices_.offset[axis] = vertices_.bytes;", "vertices_.offset[axis] = vertices_.bytes + size_of(type);"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
+    Fault("the begin of a word without an end", "Tokenize", "text/models.cpp", "tokens.resize(before);", ""),
+    Fault("the last of equal merges", "Tokenize", "text/bpe.cpp", "pairs[i].rank < pairs[best].rank", "pairs[i].rank <= pairs[best].rank"),
+    Fault("unknown characters apart", "Tokenize", "text/unigram.cpp", "!path.empty() && path.back().id == unknown_", "false"),
+    Fault("offsets in bytes", "Tokenize", "text/tokenizer.cpp", "  count_characters(text, part);", ""),
+    Fault("the odd token for the other text", "Tokenize", "text/tokenizer.cpp", "const bool swapped = first > second;", "const bool swapped = first >= second;"),
+    Fault("bytes that are no text", "Detokenize", "text/decoders.cpp", "parts.assign(1, repaired(bytes));", "parts.assign(1, bytes);"),
+    Fault("a name that begins in another one", "TokenSpans", "ops/token_spans/token_spans.cpp", "tag(best.label).begins || ", ""),
 ]  # fmt: skip
 
 
