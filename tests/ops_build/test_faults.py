@@ -164,6 +164,17 @@ FAULTS = [
     Fault("columns for rows", "DecodePoints", "ops/decode_points/npy.cpp", "npy.by_column ? 1 : npy.columns", "npy.columns"),
     Fault("a property's place off by its size", "DecodePoints", "ops/decode_points/ply.cpp", "vertices_.offset[axis] = vertices_.bytes;", "vertices_.offset[axis] = vertices_.bytes + size_of(type);"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
+    Fault("the begin of a word without an end", "Tokenize", "text/models.cpp", "tokens.resize(before);", ""),
+    Fault("the last of equal merges", "Tokenize", "text/bpe.cpp", "pairs[i].rank < pairs[best].rank", "pairs[i].rank <= pairs[best].rank"),
+    Fault("unknown characters apart", "Tokenize", "text/unigram.cpp", "!path.empty() && path.back().id == unknown_", "false"),
+    Fault("offsets in bytes", "Tokenize", "text/tokenizer.cpp", "  count_characters(text, part);", ""),
+    Fault("the odd token for the other text", "Tokenize", "text/tokenizer.cpp", "const bool swapped = first > second;", "const bool swapped = first >= second;"),
+    Fault("bytes that are no text", "Detokenize", "text/decoders.cpp", "parts.assign(1, repaired(bytes));", "parts.assign(1, bytes);"),
+    Fault("a tail with its padding behind it", "FileEnds", "ops/file_ends/file_ends.cpp", "return found.last(std::min(found.size(), static_cast<std::size_t>(tail)));", "return found.first(std::min(found.size(), static_cast<std::size_t>(tail)));"),
+    Fault("speech without hysteresis", "SpeechSegments", "ops/speech_segments/speech_segments.cpp", "static_cast<double>(threshold) - hysteresis", "static_cast<double>(threshold)"),
+    Fault("notes that leave their neighbours", "NoteEvents", "ops/note_events/note_events.cpp", "if (pitch > 0) left(i, pitch - 1) = 0;", ""),
+    Fault("a word that goes on over a delimiter", "CTCWords", "ops/ctc_words/ctc_words.cpp", "      open_ = false;\n", ""),
+    Fault("a name that begins in another one", "TokenSpans", "ops/token_spans/token_spans.cpp", "tag(best.label).begins || ", ""),
 ]  # fmt: skip
 
 
