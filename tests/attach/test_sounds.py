@@ -376,6 +376,18 @@ def test_a_short_sound_has_silence_behind_it(made: Make, tmp_path: Path) -> None
         assert answer["predictions"] == [{"value": pytest.approx(0.25 * min(samples, 400), abs=1e-4)}]
 
 
+@pytest.mark.parametrize("word", ["rms:-20", "peak", "standard"])
+def test_sounds_are_as_loud_as_said(made: Make, tmp_path: Path, word: str) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    file = saved(tmp_path / "net.onnx", nodes, [value("x", "n", "t")], [value("y", "n", "t")])
+    model = made(file, pre=f"pcm:{RATE} {word}", post="outputs")
+    for sound in (talk(0.5), talk(0.7, 1) / 16, np.zeros(300)):
+        (answer,) = predict(model, wav(sound))
+        y = np.array(answer["outputs"]["y"])
+        found = {"rms:-20": np.sqrt((y**2).mean()), "peak": np.abs(y).max(), "standard": y.std()}[word]
+        assert found == pytest.approx({"rms:-20": 0.1, "peak": 1, "standard": 1}[word] if sound.any() else 0, abs=1e-3)
+
+
 def test_characters_of_a_reader_must_be_known(library: Path, tmp_path: Path) -> None:
     file = writer(tmp_path / "net.onnx")
     (tmp_path / "five.txt").write_text("a\nb\nc\nd\ne")

@@ -154,7 +154,7 @@ def _ints(taken: Input) -> int:
 
 def _add(nodes: Nodes, sound: Sound) -> None:
     """Adds the samples PCM f32 [n, t] and the number of them LENGTH i32 [n] from `data` and `ends`."""
-    changes = sound.gain != 1 or sound.fixed
+    changes = sound.gain != 1 or sound.fixed or sound.rms is not None
     pcm, length = (f"{nodes.prefix}file", f"{nodes.prefix}file_length") if changes else (PCM, LENGTH)
     attributes: dict[str, int | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
     if sound.first:
@@ -174,6 +174,8 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     nodes.add("Where", [too_long, *codes], "status", to=graph.STATUS)
     if not changes:
         return
+    if sound.rms is not None:
+        pcm = _as_loud(nodes, pcm, length, sound.rms)
     if sound.gain != 1:
         pcm = nodes.add("Mul", [pcm, nodes.constant("gain", sound.gain)], "louder")
     if sound.fixed:
@@ -185,6 +187,18 @@ def _add(nodes: Nodes, sound: Sound) -> None:
         length = nodes.add("Min", [length, nodes.constant("fixed.most", sound.fixed, np.int32)], "cut_length")
     nodes.add("Identity", [pcm], "samples", to=PCM)
     nodes.add("Identity", [length], "samples_length", to=LENGTH)
+
+
+def _as_loud(nodes: Nodes, pcm: str, length: str, rms: float) -> str:
+    """Adds samples f32 [n, t] whose root mean square over the `length` of each row is `rms` dB below full scale.
+    Silence stays silence."""
+    count = nodes.reshape(nodes.cast(length, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
+    energy = nodes.reduce("ReduceSum", nodes.add("Mul", [pcm, pcm], "squares"), 1, "energy")
+    mean = nodes.add("Div", [energy, nodes.add("Max", [count, nodes.constant("one", 1.0)], "count.held")], "mean")
+    held = nodes.add("Max", [nodes.add("Sqrt", [mean], "rms"), nodes.constant("quiet", 1e-8)], "rms.held")
+    return nodes.add(
+        "Mul", [pcm, nodes.add("Div", [nodes.constant("loud", 10 ** (rms / 20)), held], "factor")], "as_loud"
+    )
 
 
 def _takes(sound: Sound) -> takes.Takes:

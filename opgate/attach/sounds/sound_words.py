@@ -25,6 +25,7 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "seconds": words.number(0.001, 3600),
     "longest": words.number(0.001, 4 * 3600),
     "gain": words.number(1e-6, 1e6),
+    "rms": words.number(-100, 0),
 }
 ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale", "together": "windows"}
 #: How a word for a resampler is called in AudioPreprocess.
@@ -41,7 +42,8 @@ class Sound:
     `together` runs all windows of a sound at once. `resampler` is that of AudioPreprocess, its default if it is empty.
     A sound of fewer samples than `least` has zeros behind it.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
-    `first` takes the first channel in place of the mean of all. Samples are multiplied by `gain`; `scale` is "",
+    `first` takes the first channel in place of the mean of all. Samples have the loudness
+    `rms`, in dB below full scale, unless that is None, and are multiplied by `gain`; `scale` is "",
     "standard" for a mean of 0 and a deviation of 1, or "peak" for a greatest magnitude of 1.
     """
 
@@ -55,6 +57,7 @@ class Sound:
     longest: float = LONGEST
     first: bool = False
     gain: float = 1
+    rms: float | None = None
     together: bool = False
     resampler: str = ""
     least: int = 1
@@ -88,7 +91,7 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
     rate, *window = said["pcm"] if made is None else (made.rate,)
     if not 1000 <= rate <= 1 << 20:
         raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
-    same = ("hop", "context", "lead", "trim", "longest", "scale")
+    same = ("hop", "context", "lead", "trim", "longest", "scale", "rms")
     sound = Sound(
         rate,
         window=window[0] if window else 0,
@@ -99,6 +102,8 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
         resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
         **{key: said[key] for key in same if key in said},
     )
+    if sound.scale and sound.rms is not None:
+        raise AttachError(f"--pre: {sound.scale} and rms: both say how loud the samples are: leave one out")
     if sound.seconds and window:
         raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
     return sound, made, said
