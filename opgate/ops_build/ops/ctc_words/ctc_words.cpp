@@ -103,7 +103,7 @@ struct Cpu {
     });
     std::size_t most = 0;
     for (const std::vector<Word>& words : rows) most = std::max(most, words.size());
-    out.bind("w", static_cast<std::int64_t>(most));
+    OPGATE_RETURN_IF_ERROR(out.bind("w", static_cast<std::int64_t>(most)));
     for (std::size_t row = 0; row < rows.size(); ++row) write(rows[row], row, most, out);
     return {};
   }
