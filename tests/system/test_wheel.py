@@ -171,7 +171,9 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     expected = json.loads((ROOT / "docs" / "examples" / "digits.json").read_text())["objects"]
     assert sorted(labels) == sorted(found["label"] for found in expected)
     # The libraries are those of the wheel, and nothing comes from the checkout.
-    assert str(installed.site.parent) in maps and all(f"opgate.libs/{name}" in maps for name in ("libjpeg", "libonig", "libwebp"))
+    assert str(installed.site.parent) in maps and all(
+        f"opgate.libs/{name}" in maps for name in ("libjpeg", "libonig", "libwebp")
+    )
     assert str(ROOT / "opgate") not in maps and str(ROOT / "build") not in maps
     assert "KNNQuery" in installed.opgate("ops")
     assert installed.opgate("--version") == "0.1.0\n"
