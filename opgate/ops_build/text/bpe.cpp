@@ -142,23 +142,25 @@ class Bpe : public Model {
   };
 
   /// Finds the pairs of symbols between which a merge, or one of what has been merged, may be.
-  void find_joins(const std::vector<Parts>& merges) {
+  void find_joins(std::vector<Parts> merges) {
     joins_ = Merges(merges.size());
-    // The symbols at the ends of each token. They are known only if each token is merged from the same symbols, and
-    // before it is merged with others.
+    // The symbols at the ends of each token. They are known only if each way to merge a token begins and ends with the
+    // same symbols, and if no symbol is merged. A token is longer than its parts, so these come first.
+    const auto length = [&](const Parts& merge) { return vocabulary_.text(merge.into)->size(); };
+    std::ranges::stable_sort(merges, {}, length);
     std::vector<Ends> ends(vocabulary_.ids());
     for (std::uint32_t id = 0; id < ends.size(); ++id) ends[id] = {id, id};
-    std::vector<bool> used(ends.size());
+    std::vector<bool> fixed(ends.size());
+    for (const std::uint32_t id : byte_tokens_) {
+      if (id != kNoSymbol) fixed[id] = true;
+    }
+    if (unknown_id_) fixed[*unknown_id_] = true;
     for (const Parts& merge : merges) {
-      used[merge.first] = used[merge.second] = true;
       const Ends joined{ends[merge.first].first, ends[merge.second].last};
       Ends& into = ends[merge.into];
-      if (into.first == merge.into && !used[merge.into]) into = joined;
-      if (into.first != joined.first || into.last != joined.last || merge.into == unknown_id_ ||
-          std::ranges::find(byte_tokens_, merge.into) != byte_tokens_.end()) {
-        all_join_ = true;
-        return;
-      }
+      if (into.first == merge.into) into = joined;
+      all_join_ =
+          all_join_ || !prefix_.empty() || fixed[merge.into] || into.first != joined.first || into.last != joined.last;
       joins_.set(ends[merge.first].last, ends[merge.second].first, {0, 0});
     }
   }

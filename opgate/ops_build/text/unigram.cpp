@@ -1,3 +1,4 @@
+#include <atomic>
 #include <limits>
 
 #include "models.h"
@@ -23,6 +24,7 @@ class Unigram : public Model {
       if (!pair[0].text(where).empty()) trie_.set(pair[0].text(where), static_cast<std::int32_t>(id));
     }
     unknown_score_ = least - 10;
+    stays_whole_ = std::make_unique<std::atomic<bool>[]>(vocabulary_.ids());
     if (const Json* unknown = json.find("unk_id"); unknown && !unknown->null()) {
       unknown_ = unknown->id("model.unk_id");
       if (*unknown_ >= scores_.size()) throw TokenizerError("model.unk_id: expected the index of a token");
@@ -37,6 +39,11 @@ class Unigram : public Model {
   }
 
   void tokenize(std::string_view piece, std::vector<Token>& tokens) const override {
+    const auto whole = vocabulary_.find(piece);
+    if (whole && stays_whole_[*whole].load(std::memory_order_relaxed)) {
+      tokens.push_back({*whole, {0, static_cast<std::uint32_t>(piece.size())}});
+      return;
+    }
     thread_local std::vector<Node> nodes;
     thread_local std::vector<Token> path;
     find_best_path(piece, nodes);
@@ -49,6 +56,9 @@ class Unigram : public Model {
       } else {
         path.push_back({node.id, {node.begin, end}});
       }
+    }
+    if (whole && path.size() == 1 && path[0].id == *whole && whole != unknown_) {
+      stays_whole_[*whole].store(true, std::memory_order_relaxed);
     }
     for (auto token = path.rbegin(); token != path.rend(); ++token) {
       if (token->id == unknown_)
@@ -110,6 +120,7 @@ class Unigram : public Model {
   std::vector<double> scores_;  // by id
   double unknown_score_ = 0;
   std::optional<std::uint32_t> unknown_;
+  std::unique_ptr<std::atomic<bool>[]> stays_whole_;  // by id: a piece that is this token is known to be cut no further
   std::vector<std::optional<std::uint32_t>> byte_tokens_;  // by byte; empty without byte_fallback
 };
 
