@@ -86,7 +86,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     head = Head(network, found, (0, 0), said, stated, report, network_file.tried(network, feeds), fixed=not batched)
     answers, classes = heads_without_boxes.add(after, head)
     fitted = labels.fitted(stated, classes, said.kind, 0, report)
-    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
+    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report, answers)
     made = attached(name, _takes(ends), opened.model, (before, after), answers, batch, fitted, report)
     network_file.compare(network, made.model, list(feeds()), "files", report)
     return made

@@ -11,24 +11,29 @@ import typer
 
 
 def attach(
-    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file of a network for pictures.")],
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file of a network.")],
     to: Annotated[Path, typer.Option(help="The folder of the new model in a model repository, such as models/yolo.")],
     pre: Annotated[
-        str, typer.Option(help='Words for the pre-processing: "letterbox:640 bgr", "resize:256 crop:224 imagenet", ...')
+        str,
+        typer.Option(
+            help='What a request has: "letterbox:640 bgr", pcm:16000, tokenizer.json:128, head:1024, columns, ...'
+        ),
     ] = "",
     post: Annotated[
         str, typer.Option(help='The head and words for it: "yolov8 score:0.3", classify:5, "ctc:FILE beam:10", ...')
     ] = "",
     labels: Annotated[str, typer.Option(help="metadata, a file with one label a line, or names: cat,dog.")] = "",
-    input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",
-    max_batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch.", show_default="8")] = None,
+    input_: Annotated[
+        str, typer.Option("--input", help="The input for the picture or sound, if there are several.")
+    ] = "",
+    max_batch_size: Annotated[int | None, typer.Option(min=1, help="Requests of a batch.", show_default="8")] = None,
     draw: Annotated[
         bool,
         typer.Option("--draw", help="Also answer with a picture: boxes or texts drawn into it, or the map of classes."),
     ] = False,
     like: Annotated[
         str,
-        typer.Option(help="module:function or file.py:function: yours, from a picture to its answer, to compare with."),
+        typer.Option(help="module:function or file.py:function: yours, from an example to its answer."),
     ] = "",
     examples: Annotated[
         Path | None,
@@ -58,8 +63,8 @@ def attach(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> None:
-    """Put what surrounds a network into its graph: decoding and scaling of pictures before it, boxes, labels or text
-    behind it.
+    """Put what surrounds a network into its graph: decoding of pictures or sounds, a tokenizer, or the columns of a
+    table before it; boxes, labels, text or times behind it.
 
     Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says
     where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.

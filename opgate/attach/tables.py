@@ -89,7 +89,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     head = Head(network, found, (0, 0), head_post, stated, report, others, fixed=not batched)
     answers, classes = heads_without_boxes.add(after, head)
     fitted = labels.fitted(stated, classes, head_post.kind, 0, report)
-    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
+    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report, answers)
     made = attached(name, _takes(network, columns), opened.model, (before, after), answers, batch, fitted, report)
     network_file.compare(
         network, made.model, list(feeds()), "rows", report, lambda ran: _without_maps(ran, maps, zipped)
@@ -112,6 +112,9 @@ def _unzipped(network: NetworkFile, report: Report) -> tuple[NetworkFile, list[s
             maps[node.input[0]] = node.output[0]
             _rename_output(model, node.output[0], node.input[0], report)
     kept = [value for value in model.graph.output if value.type.HasField("tensor_type")]
+    for value in model.graph.output:
+        if not value.type.HasField("tensor_type"):
+            report.found(value.name, "left out", "it is no tensor, and no ZipMap made it")
     del model.graph.output[:]
     model.graph.output.extend(kept)
     return network_file.with_model(network, model), classes, maps
@@ -244,7 +247,7 @@ def _takes(network: NetworkFile, columns: Sequence[Input]) -> takes.Takes:
         "",
         wrong="Several rows are a JSON array of objects, or a CSV with a line of names: "
         "`-H 'Content-Type: text/csv' --data-binary @rows.csv`.",
-        examples=lambda place: examples.rows(place, names),
+        examples=lambda place: examples.rows(place, names, [each.name for each in columns if each.dtype == "str"]),
     )
 
 

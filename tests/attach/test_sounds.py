@@ -236,6 +236,33 @@ def best(answer: Any) -> tuple[str, float]:
     return first["label"], first["score"]
 
 
+def test_outputs_of_windows_are_those_of_the_sound_alone(made: Make, tmp_path: Path) -> None:
+    model = made(tones(tmp_path / "net.onnx", 2000), pre=f"pcm:{RATE}", post="outputs")
+    sounds = [tone(400, 0.2), tone(400, 2), tone(800, 0.6)]
+    for sound, answer in zip(sounds, predict(model, *map(wav, sounds)), strict=True):
+        assert np.shape(answer["outputs"]["logits"]) == (-(-len(sound) // 2000), 3)
+
+
+def test_a_value_of_windows_is_their_mean(made: Make, tmp_path: Path) -> None:
+    file = tones(tmp_path / "net.onnx", 2000)
+    model = made(file, pre=f"pcm:{RATE}", post="value")
+    (answer,) = predict(model, wav(tone(400, 0.5)))
+    assert [each["value"] for each in answer["predictions"]] == pytest.approx([10, 0, 0], abs=0.1)
+
+
+def test_states_have_the_names_of_the_file(made: Make, tmp_path: Path) -> None:
+    file = listener(tmp_path / "net.onnx")
+    model_proto = onnx.load(file)
+    for node in model_proto.graph.node:
+        node.output[:] = ["score" if name == "stateN" else name for name in node.output]
+        node.input[:] = ["score" if name == "stateN" else name for name in node.input]
+    model_proto.graph.output[1].name = "score"
+    onnx.save(model_proto, file)
+    model = made(file, pre=f"pcm:{RATE},{WINDOW}", state="state=score")
+    sound = talk(3)
+    assert spoken(predict(model, wav(sound))) == [expected(sound)]
+
+
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("more", ["", " together"])
 def test_labels_of_windows_are_their_mean(made: Make, tmp_path: Path, rank: int, more: str) -> None:
@@ -413,6 +440,8 @@ def test_characters_of_a_reader_must_be_known(library: Path, tmp_path: Path) -> 
         ({"pre": f"pcm:{RATE},{WINDOW}"}, "expected one input for samples, got x f32.*--state state=stateN"),
         ({"pre": f"pcm:{RATE}", "state": "state=stateN"}, "--state goes with a window"),
         ({"pre": f"pcm:{RATE},{WINDOW}", "state": "state=next"}, "expected input=output, such as state=stateN, got 'state=next'"),
+        ({"pre": f"pmc:{RATE}"}, "what is 'pmc:8000'. Did you mean 'pcm:8000'.*takes no picture"),
+        ({"pre": f"pcm:{RATE},{WINDOW}", "state": "state=stateN,state=p"}, "an output that another pair has"),
         ({"pre": "pcm:44", "state": "state=stateN"}, "expected pcm:1000"),
         ({"pre": "pcm:8000,a"}, "expected pcm:16000 or 16000,512"),
         ({"pre": f"pcm:{RATE},{WINDOW} hops:3"}, "what is 'hops:3'. Did you mean 'hop:3'"),

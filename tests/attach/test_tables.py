@@ -138,6 +138,7 @@ def test_a_row_that_can_not_be_read_costs_no_other_its_answer(made: Make, tmp_pa
         (b"age,income,city\n1,2", "text/csv", "row 2 of the CSV has 2 values, and its first row has 3 names"),
         (b'age,income,city\n1,2,"Rome', "text/csv", "the CSV can't be read"),
         (b"age\n\xff", "text/csv", "the CSV can't be read"),
+        (b"age,income,age\n1,2,3", "text/csv", "the CSV has the column 'age' twice"),
         (b"[1]", "application/json", "expected a JSON object, or an array of objects, got an array with 1"),
         (b'[{"age": 1}', "application/json", "the body is no JSON"),
         (b"age", "text/plain", "Content-Type: expected text/csv"),
@@ -155,6 +156,25 @@ def test_an_empty_cell_is_nan_for_numbers(made: Make, tmp_path: Path) -> None:
     model = made(file, pre="columns")
     found = records(model, b'x\n""\n3\n', "text/csv")["results"]
     assert [each["predictions"] for each in found] == [[{"value": 1.0}], [{"value": 0.0}]]
+
+
+def test_numbers_of_a_csv_have_many_forms(made: Make, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["whole"], ["wide"], to=_FLOATS),
+        helper.make_node("Concat", ["x", "wide"], ["y"], axis=1),
+    ]
+    inputs = [value("x", _FLOATS, None, 1), value("whole", TensorProto.INT64, None, 1)]
+    model = made(
+        saved(tmp_path / "net.onnx", nodes, inputs, [value("y", _FLOATS, None, 2)]), pre="columns", post="value"
+    )
+    text = b"x,whole\n.5,2\n+1,3.0\n1.,-4\n2e3,05\nnan,6\n-inf,7\n"
+    found = [[each["value"] for each in row["predictions"]] for row in records(model, text, "text/csv")["results"]]
+    assert found[:4] == [[0.5, 2], [1, 3], [1, -4], [2000, 5]]
+    assert [row[1] for row in found[4:]] == [6, 7]
+    wrong = b'x,whole\n"1,5",2\n0x10,2\n1,2.5\n1,\n'
+    errors = [each["error"] for each in records(model, wrong, "text/csv")["results"]]
+    for error, part in zip(errors, ('"1,5"', '"0x10"', "2.5", "whole"), strict=True):
+        assert part in error and "JSON is" not in error and "not valid JSON" not in error, error
 
 
 def test_columns_of_one_input_get_names(made: Make, tmp_path: Path) -> None:

@@ -203,6 +203,15 @@ def test_a_vector_of_a_network_of_a_fixed_size(made: Make, tmp_path: Path, size:
         )
 
 
+def test_outputs_are_those_of_the_text_alone(made: Make, tmp_path: Path) -> None:
+    own = tokenizer(tmp_path)
+    model = made(network(tmp_path / "net.onnx", pooled=False), pre=str(tmp_path / "vocab.txt"))
+    answers = predict(model, *({"text": text} for text in (*TEXTS, *TEXTS)))
+    for text, answer in zip((*TEXTS, *TEXTS), answers, strict=True):
+        np.testing.assert_allclose(answer["outputs"]["logits"], TABLE[own.encode(text).ids], atol=1e-6)
+    assert "as long as those of a longer row" in model.report
+
+
 @pytest.mark.parametrize("size", ["s", 14])
 def test_spans_of_a_text(made: Make, tmp_path: Path, size: Any) -> None:
     """Words in upper case would be better names, but the table knows few: each word has a class of its own."""
@@ -238,6 +247,7 @@ def test_spans_of_a_text(made: Make, tmp_path: Path, size: Any) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
+        ({"pre": "tokenizer.jsn"}, "what is 'tokenizer.jsn'. Did you mean 'tokenizer.json'"),
         ({"pre": "no_such.json"}, "there is no file 'no_such.json': expected a tokenizer.json or a vocab.txt"),
         ({"pre": "{folder}/vocab.txt:0"}, "expected vocab.txt:1 to vocab.txt:1048576 tokens, got 0"),
         ({"pre": "{folder}/vocab.txt pair pair"}, "expected a file and words such as pair"),

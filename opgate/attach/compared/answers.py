@@ -91,6 +91,8 @@ def of_function(answer: Any, *, vector: bool = False) -> Told:
         return Told(vector=numbers)
     if isinstance(answer, str):
         return Told((Found(None, answer, None),), answer)
+    if vector and isinstance(answer, Real):
+        return Told(vector=(float(answer),))
     if isinstance(answer, Mapping):
         if isinstance(answer.get("text"), str):
             return Told((_thing({**answer, "label": answer["text"]}),), answer["text"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,25 +57,28 @@ def lines(place: Path, names: Sequence[str]) -> list[Example]:
     return found
 
 
-def rows(place: Path, names: Sequence[str]) -> list[Example]:
-    """Returns the rows of a CSV file with the columns `names`. Raises AttachError."""
+def rows(place: Path, names: Sequence[str], texts: Sequence[str] = ()) -> list[Example]:
+    """Returns the rows of a CSV file with the columns `names`, of which `texts` have texts. An empty cell of another is
+    NaN. Raises AttachError."""
     if not place.is_file():
         raise AttachError(f"--examples: {place} is a folder: expected a CSV file with the columns {', '.join(names)}")
     with place.open(encoding="utf-8-sig", newline="") as file:
         read = csv.DictReader(file)
         if missing := set(names) - set(read.fieldnames or ()):
             raise AttachError(f"--examples: {place} has no column '{min(missing)}': expected {', '.join(names)}")
-        found = [
-            Example(f"{place.name}:{number}", {name: _typed(row[name] or "") for name in names})
-            for number, row in enumerate(read, 2)
-        ]
+        found = []
+        for number, row in enumerate(read, 2):
+            values = {name: (row[name] or "") if name in texts else _number(row[name]) for name in names}
+            found.append(Example(f"{place.name}:{number}", values))
     if not found:
         raise AttachError(f"--examples: {place} has no rows")
     return found
 
 
-def _typed(text: str) -> float | int | str:
-    """Returns a cell as a number if it is one."""
+def _number(text: str | None) -> float | int | str:
+    """Returns a cell as a number if it is one, NaN if it is empty."""
+    if not text:
+        return math.nan
     for kind in (int, float):
         try:
             return kind(text)

@@ -292,7 +292,12 @@ def _value(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     count = output.shape[1] if output.value.ndim == 2 else 1
     wide = nodes.float(output.name, output.dtype, "numbers")
     flat = head.rows(nodes, nodes.reshape(wide, [-1, count], "rows_of_numbers"), 2)
-    nodes.add("Identity", [flat], "value", to="value")
+    return values(nodes, head, flat, count)
+
+
+def values(nodes: Nodes, head: Head, x: str, count: int) -> tuple[Answers, int]:
+    """Adds the numbers x [n, count] as records. Returns the answers and how many labels there are, 0 without any."""
+    nodes.add("Identity", [x], "value", to="value")
     answers, fields = [Answer("value", "TYPE_FP32", (count,))], [("value", "value")]
     if head.labels is not None:
         numbers = nodes.constant("numbers_of_labels", [range(count)], np.int32)

@@ -100,6 +100,10 @@ def from_file(path: Path) -> list[str]:
     except OSError as error:
         raise AttachError(f"{path}: {error}") from None
     if path.suffix == ".json":
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise AttachError(f"{path} is no JSON: {error}") from None
         labels = of_config(text) or listed(text)
         if labels is None:
             raise AttachError(f"{path}: expected a list of names, or an object of numbers and names")

@@ -14,6 +14,7 @@ import onnxruntime as ort
 
 from opgate.attach.model import graph
 from opgate.attach.model.outputs import Output, name_of
+from opgate.attach.model.post import Answers
 from opgate.attach.model.report import AttachError, Report, shape_text
 from opgate.attach.model.takes import BATCH
 from opgate.onnx_tools.row_dependence import ROWS, compared
@@ -216,9 +217,11 @@ def tried(network: NetworkFile, feeds: Callable[[], Iterator[Feed]]) -> Callable
     return values
 
 
-def batch_size(wished: int | None, most: int, batched: bool, why: str, report: Report) -> int:
-    """Returns the largest batch: `wished`, else `most`, or 1 if the network takes one row at a time. Raises
-    AttachError."""
+def batch_size(
+    wished: int | None, most: int, batched: bool, why: str, report: Report, answers: Answers | None = None
+) -> int:
+    """Returns the largest batch: `wished`, else `most`, or 1 if the network takes one row at a time, or if outputs of
+    the `answers`, which are as they are, would be as long as those of the longest row. Raises AttachError."""
     if not batched:
         if wished and wished > 1:
             raise AttachError(f"--max-batch-size: the network takes one request at a time: {why}")
@@ -227,5 +230,8 @@ def batch_size(wished: int | None, most: int, batched: bool, why: str, report: R
     if wished is not None:
         report.said("max_batch_size", wished)
         return wished
+    if answers and not answers.fields and any(-1 in answer.dims for answer in answers.outputs):
+        report.default("max_batch_size", 1, "because its outputs would be as long as those of a longer row beside it")
+        return 1
     report.default("max_batch_size", most)
     return most

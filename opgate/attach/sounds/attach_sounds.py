@@ -70,7 +70,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     head = Head(network, heard, (0, 0), said, stated, report, others, fixed=not batched)
     answers, classes = sound_heads.add(after, head, sound, LENGTH)
     fitted = None if said.kind == "ctc" else labels.fitted(stated, classes, said.kind, 0, report)
-    batch = _batch_size(wish, batched, why, of.follows, report)
+    batch = _batch_size(wish, batched, why, of.follows, answers, report)
     beside, notes = sound_streams.models(name, opened, of, found, batched, report) if sound.window else ({}, ())
     made = attached(
         name,
@@ -125,11 +125,11 @@ def _before(
     return opened.model, list(outputs)
 
 
-def _batch_size(wish: Wish, batched: bool, why: str, alone: bool, report: Report) -> int:
+def _batch_size(wish: Wish, batched: bool, why: str, alone: bool, answers: post.Answers, report: Report) -> int:
     if batched and alone and wish.max_batch_size is None:
         report.default("max_batch_size", 1, "because a longer sound beside it would change its answer")
         return 1
-    return network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
+    return network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report, answers)
 
 
 def _length(nodes: Nodes, sound: Sound) -> str:

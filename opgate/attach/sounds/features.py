@@ -120,7 +120,7 @@ def _bands(network: Sequence[Input], usual: int) -> int:
 @dataclass(frozen=True, slots=True)
 class FeatureInput:
     """The input of a network for features: its name, its type and rank, the axes of bands and of frames, and how many
-    frames it takes, None for any number."""
+    frames it takes, None for any number: then it is tried with `tried`."""
 
     name: str
     dtype: str
@@ -129,6 +129,11 @@ class FeatureInput:
     axes: tuple[int, int]
     frames: int | None
     source: str = FEATURES
+    tried: int = 100
+
+    def longer(self) -> FeatureInput:
+        """Returns the same, tried with more frames."""
+        return replace(self, tried=self.tried * 3 // 2)
 
     def shaped(self, features: Array) -> Array:
         """Returns features [n, bands, frames] in the form and the type of the input."""
@@ -140,7 +145,7 @@ class FeatureInput:
     def noise(self, rows: int, kind: int) -> Array:
         """Returns random features of some rows and kind: noise, louder, silence, plain levels."""
         rng = np.random.default_rng(kind)
-        values = rng.standard_normal((rows, self.bands, self.frames or 100))
+        values = rng.standard_normal((rows, self.bands, self.frames or self.tried))
         return (values, values * 4, values * 0, values * 0.1 + np.linspace(-2, 2, rows)[:, None, None])[kind]
 
     def add(self, nodes: Nodes) -> None:

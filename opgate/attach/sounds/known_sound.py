@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from opgate.attach.model import network_file
+from opgate.attach.model import graph, network_file
 from opgate.attach.model.network_file import Feed, Input, NetworkFile
 from opgate.attach.model.report import AttachError, Report
 from opgate.attach.model.wish import Wish
@@ -61,7 +61,9 @@ class Known:
         return given
 
     def feeds(self) -> Iterator[Feed]:
-        """Yields one row of each kind. The last is a tone."""
+        """Yields one row of each kind, also a longer one if the network takes any length. The last is a tone."""
+        if self.follows or (self.lengths and not self.sound.fixed):
+            yield replace(self, taking=self.taking.longer()).feed(1, 0)
         yield from (self.feed(1, kind) for kind in range(4))
 
 
@@ -89,14 +91,18 @@ def known(wish: Wish, network: NetworkFile, report: Report) -> Known:
 def _states(said: str, network: NetworkFile) -> list[State]:
     """Returns the states that --state names. Raises AttachError."""
     outputs = [value.name for value in network.model.graph.output]
-    states = []
+    known = {*network.inputs, *outputs}
+    states: list[State] = []
     for pair in filter(None, said.replace(",", " ").split()):
         name, equals, output = pair.partition("=")
+        name, output = (each if each in known else graph.free_name(each) for each in (name, output))
         if not equals or name not in network.inputs or output not in outputs:
             raise AttachError(
                 f"--state: expected input=output, such as state=stateN, got '{pair}': the inputs are "
                 f"{', '.join(network.inputs)}, and the outputs {', '.join(outputs)}"
             )
+        if any(name == state.input or output == state.output for state in states):
+            raise AttachError(f"--state: '{pair}' names an input or an output that another pair has")
         taken = network.inputs[name]
         if taken.dtype not in ("f32", "f16", "f64"):
             raise AttachError(f"--state: expected a state of floats, got {taken}")
@@ -132,6 +138,7 @@ def _input(network: NetworkFile, name: str, states: Sequence[str], lengths: str)
     chosen = [each for each in others if each.name == name] if name else others
     if len(chosen) != 1 or len(others) != 1:
         hint = "" if states else ". Those that are states are named by --state, such as --state state=stateN"
+        hint += ". Others need a default in the file: an initializer of their name"
         raise AttachError(f"{network.path.name}: expected one input for samples, got {network.described}{hint}")
     return chosen[0]
 

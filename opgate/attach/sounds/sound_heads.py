@@ -51,7 +51,7 @@ def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, i
         return _words(nodes, head, sound, length), 0
     if head.post.kind == "notes":
         return _notes(nodes, head, sound, length), 128
-    if sound.window and head.post.kind in ("classify", "embed"):
+    if sound.window and head.post.kind in ("classify", "embed", "value"):
         return _pooled(nodes, head)
     if sound.window and head.post.kind == "outputs":
         answers, classes = heads_without_boxes.add(nodes, head)
@@ -61,7 +61,8 @@ def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, i
         return answers, classes
     if sound.window and head.post.kind != "outputs":
         raise AttachError(
-            f"--post: {head.post.kind} doesn't go with windows: expected speech, notes, classify, embed or outputs"
+            f"--post: {head.post.kind} doesn't go with windows: expected speech, notes, classify, embed, value or "
+            "outputs"
         )
     return heads_without_boxes.add(nodes, head)
 
@@ -131,7 +132,9 @@ def names(labels: Sequence[str], classes: int, said: int | None, report: Report)
         report.default("blank", blank, "behind the characters, of which there is one less than classes")
     else:
         raise AttachError("--post: which class is the blank? Say it, such as ctc:vocab.json blank:0")
-    if len(found) != classes or not 0 <= blank < classes:
+    if not 0 <= blank < classes:
+        raise AttachError(f"--post: expected blank:0 to blank:{classes - 1}, got blank:{blank}")
+    if len(found) != classes:
         raise AttachError(f"--post: expected {classes} characters, one for each class, got {len(found)}")
     between = "|" if "|" in found else "\u2581" if any(name.startswith("\u2581") for name in found) else " "
     report.default("between words", repr(between))
@@ -300,4 +303,6 @@ def _pooled(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if head.post.kind == "embed":
         heads_without_boxes.vector(nodes, head, mean, classes)
         return Answers([Answer("embedding", "TYPE_FP32", (classes,))]), 0
+    if head.post.kind == "value":
+        return heads_without_boxes.values(nodes, head, mean, classes)
     return heads_without_boxes.best(nodes, head, mean, classes, "none"), classes

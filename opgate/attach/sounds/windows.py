@@ -54,6 +54,10 @@ class Wave:
     samples: int = 0
     source: str = PCM
 
+    def longer(self) -> Wave:
+        """Returns the same, tried with more samples."""
+        return replace(self, samples=self.samples * 3 // 2)
+
     def noise(self, rows: int, kind: int) -> np.ndarray:
         """Returns samples of some rows and kind, [n, t]: noise, louder, silence, a tone."""
         noise = np.random.default_rng(kind).standard_normal((rows, self.samples))

@@ -108,7 +108,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     fitted = labels.fitted(stated, classes, said.kind, 0, report)
     if fitted is not None and said.kind == "spans":
         fitted = text_heads.without_prefixes(fitted)
-    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report)
+    batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report, answers)
     made = attached(name, _takes(tokens), opened.model, (before, after), answers, batch, fitted, report)
     network_file.compare(network, made.model, feeds, "texts", report)
     return made

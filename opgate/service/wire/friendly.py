@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,8 @@ def csv_rows(spec: ModelSpec, data: bytes, limits: Limits) -> list[dict[str, Val
         raise invalid(f"the CSV can't be read: {error}") from None
     if not names:
         raise invalid("expected a line of names, and lines of values, got an empty CSV")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise invalid(f"the CSV has the column '{twice[0]}' twice")
     tensors = [_known(spec, name) for name in names]
     found: list[dict[str, Value]] = []
     for number, row in enumerate(rows, 2):
@@ -99,9 +102,26 @@ def csv_rows(spec: ModelSpec, data: bytes, limits: Limits) -> list[dict[str, Val
 
 
 def _cell(tensor: TensorSpec, value: str) -> Value:
-    if tensor.datatype.name == "BYTES":
+    """Returns the value of a cell: a text as it is, or a number in the form of JSON, in which it may also be written
+    otherwise: .5, +1, nan, or 1.0 for an integer. What is no number is left for the error that says so."""
+    datatype = tensor.datatype.name
+    if datatype == "BYTES":
         return value.encode()
-    return "NaN" if not value and tensor.datatype.name.startswith(("FP", "BF")) else value
+    floats = datatype.startswith(("FP", "BF"))
+    try:
+        number = float(value or "nan") if floats or value else math.nan
+    except ValueError:
+        return _json_text(value)
+    if floats:
+        return "NaN" if math.isnan(number) else json.dumps(number)
+    if value.strip().lstrip("+-").isdecimal():  # as a float it may lose digits
+        return str(int(value))
+    return str(int(number)) if math.isfinite(number) and number == int(number) else value
+
+
+def _json_text(value: str) -> str:
+    """Returns a text in JSON, which is no number."""
+    return value if value in ("true", "false") else json.dumps(value)
 
 
 def json_rows(data: bytes, limits: Limits) -> list[dict[str, Value]]:
