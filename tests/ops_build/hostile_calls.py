@@ -29,6 +29,7 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_table import Attribute, Expr, Op
 from opgate.ops_build.signature_walk import DIVISIONS, OPERATIONS
+from opgate.ops_build.text import samples
 
 INTEGERS = (-(2**63), -1, 0, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 FLOATS = (-math.inf, -3e38, -1.0, 0.0, 1e-45, 3e38, math.inf, math.nan)
@@ -214,6 +215,7 @@ def main(path: str, mebibytes: str, seconds: str, *everything: str) -> None:
     THREADS.count = 1
     made = calls(library.ops, bool(everything))
     first = next(made)  # loads what the cases import
+    samples.tokenizers()  # trains those of the cases, in threads that keep memory of their own
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (int(mebibytes) << 20),) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds),) * 2)
