@@ -13,7 +13,6 @@ from opgate.attach.model.wish import Wish
 from opgate.attach.pictures import attach_pictures as pictures
 from opgate.attach.sounds import attach_sounds as sounds
 from opgate.attach.texts import attach_texts as texts
-from opgate.onnx_tools.run_model import load_model
 
 
 class _Kind(Protocol):
@@ -31,7 +30,7 @@ _OTHERS: tuple[_Kind, ...] = (sounds, texts, any_file, tables)
 
 def attach(wish: Wish, name: str) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
-    network = network_file.read(wish.file, load_model(wish.file), wish.libraries)
+    network = network_file.load(wish)
     for kind in _OTHERS:
         if kind.wanted(wish, network):
             for option, said in (("--draw", wish.draw), ("--read", wish.read)):
@@ -46,4 +45,4 @@ def attach(wish: Wish, name: str) -> Attached:
             f"Expected words that begin with a tokenizer.json or vocab.txt, {', '.join(f'{word}:' for word in _FIRST)} "
             "or columns"
         )
-    return pictures.attach(wish, name, Report())
+    return pictures.attach(wish, name, network, Report())

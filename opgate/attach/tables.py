@@ -219,9 +219,7 @@ def _add(nodes: Nodes, network: NetworkFile, columns: Sequence[Input]) -> None:
     if names != list(network.inputs):
         (only,) = network.inputs
         nodes.add("Concat", names, "row", to=only, axis=1)
-    count = nodes.slice(nodes.add("Shape", [names[0]], "shape"), 0, 0, 1, "rows")
-    zero = helper.make_tensor("zero", TensorProto.INT32, [1], [0])
-    nodes.add("ConstantOfShape", [count], "good", to=graph.STATUS, value=zero)
+    graph.add_status(nodes, names[0])
 
 
 def _takes(network: NetworkFile, columns: Sequence[Input]) -> takes.Takes:

@@ -87,6 +87,13 @@ def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:
                 entry.name = new(entry.name)
 
 
+def add_status(nodes: Nodes, x: str) -> None:
+    """Adds STATUS: 0 for each row of x, of requests that are good once they are read."""
+    rows = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 0, 1, "rows")
+    zero = helper.make_tensor("zero", TensorProto.INT32, [1], [0])
+    nodes.add("ConstantOfShape", [rows], "good", to=STATUS, value=zero)
+
+
 def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, takes: Takes) -> onnx.ModelProto:
     """Returns the whole graph, from what a request has to the answers and `status`."""
     outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]

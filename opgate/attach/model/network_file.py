@@ -17,7 +17,9 @@ from opgate.attach.model.outputs import Output, name_of
 from opgate.attach.model.post import Answers
 from opgate.attach.model.report import AttachError, Report, shape_text
 from opgate.attach.model.takes import BATCH
+from opgate.attach.model.wish import Wish
 from opgate.onnx_tools.row_dependence import ROWS, compared
+from opgate.onnx_tools.run_model import load_model
 from opgate.onnx_tools.sessions import SessionError, one_line, session
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.case import Array
@@ -69,6 +71,11 @@ class NetworkFile:
             if isinstance(value, dict):
                 return name, value
         return "", {}
+
+
+def load(wish: Wish) -> NetworkFile:
+    """Returns the network in the file of a wish. Raises AttachError and RunError."""
+    return read(wish.file, load_model(wish.file), wish.libraries)
 
 
 def read(path: Path, original: onnx.ModelProto, libraries: tuple[Path, ...] = ()) -> NetworkFile:

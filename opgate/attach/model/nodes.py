@@ -90,6 +90,32 @@ class Nodes:
         """Adds a Reshape: 0 keeps a size, -1 takes the rest."""
         return self.add("Reshape", [x, self.ints(f"{name}.shape", shape)], name, to=to)
 
+    def fitted(self, x: str, rank: int, axis: int, size: int, pad: str, name: str, *, to: str = "") -> str:
+        """Adds x, which has so many axes, cut or padded behind its end to a size along one of them. `pad` is the
+        constant that stands there."""
+        shape = self.add("Shape", [x], f"{name}.shape")
+        there = self.slice(shape, 0, axis, axis + 1, f"{name}.there")
+        missing = self.add("Sub", [self.ints(f"{name}.size", [size]), there], f"{name}.missing")
+        behind = [self.add("Max", [missing, self.ints(f"{name}.none", [0])], f"{name}.behind")]
+        if after := rank - axis - 1:
+            behind.append(self.ints(f"{name}.after", [0] * after))
+        pads = self.add("Concat", [self.ints(f"{name}.before", [0] * (rank + axis)), *behind], f"{name}.pads", axis=0)
+        longer = self.add("Pad", [x, pads, pad], f"{name}.longer")
+        ends = self.ints(f"{name}.end", [size])
+        return self.add(
+            "Slice", [longer, self.ints(f"{name}.start", [0]), ends, self.ints("axis", [axis])], name, to=to
+        )
+
+    def mask(self, x: str, axis: int, count: str) -> str:
+        """Adds f32 [n, k]: 1 for the first `count` i32 [n] of the k entries of each row along an axis of x, else 0."""
+        size = self.reshape(
+            self.slice(self.add("Shape", [x], "mask.shape"), 0, axis, axis + 1, "mask.size"), [], "mask.k"
+        )
+        zero, one = self.constant("zero", 0, np.int64), self.constant("one", 1, np.int64)
+        places = self.add("Range", [zero, size, one], "mask.places")
+        ends = self.reshape(self.cast(count, TensorProto.INT64, "mask.count"), [-1, 1], "mask.ends")
+        return self.cast(self.add("Less", [places, ends], "mask.there"), TensorProto.FLOAT, "mask")
+
     def reduce(self, op: str, x: str, axis: int, name: str, *, keepdims: bool = True, to: str = "") -> str:
         """Adds ReduceMax, ReduceSum, ... over one axis."""
         since = 13 if op == "ReduceSum" else 18

@@ -10,6 +10,7 @@ import onnx
 from opgate.attach.model import folder, graph, head, heads_without_boxes, labels, post, takes
 from opgate.attach.model.attached import Attached, attached
 from opgate.attach.model.examples import PICTURES, files
+from opgate.attach.model.network_file import NetworkFile
 from opgate.attach.model.nodes import Nodes
 from opgate.attach.model.report import AttachError, Report
 from opgate.attach.model.serving import grey_picture
@@ -26,9 +27,9 @@ _STATUSES = (
 )
 
 
-def attach(wish: Wish, name: str, report: Report) -> Attached:
+def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
-    of = known(wish, report)
+    of = known(wish, network, report)
     opset = graph.opset_of(of.network.model)
     if wish.read and of.said.kind != "db":
         raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")

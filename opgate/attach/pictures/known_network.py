@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import onnx
 
 from opgate.attach.model import graph, labels, post
+from opgate.attach.model.network_file import NetworkFile
 from opgate.attach.model.outputs import Output
 from opgate.attach.model.report import AttachError, Report
 from opgate.attach.model.wish import Wish
 from opgate.attach.pictures import blank, heads, pre, pre_words
 from opgate.attach.pictures.facts import Network, read_network, sizes_in, with_sizes
 from opgate.attach.pictures.trials import examples_in
-from opgate.onnx_tools.run_model import load_model
 
 #: What the user does if nothing tells the characters of a reader.
 SAY_CHARACTERS = "Say ctc:FILE, with one character a line, or --labels, or another head"
@@ -42,11 +42,10 @@ class Known:
         return self.before.scale == "byte" and not self.before.std
 
 
-def known(wish: Wish, report: Report) -> Known:
+def known(wish: Wish, file: NetworkFile, report: Report) -> Known:
     """Returns what the file, runs, defaults and the user say of a network. Raises AttachError, RunError and
     SessionError."""
-    original = load_model(wish.file)
-    model = graph.prepared(original)
+    original, model = file.original, file.model
     network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
     told = _size(network, wish.pre, report)
     size = told or _as_the_picture(network, wish, report)

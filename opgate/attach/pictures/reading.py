@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach.model import graph, heads_without_boxes, labels, settings
+from opgate.attach.model import graph, heads_without_boxes, labels, network_file, settings
 from opgate.attach.model.head import Head
 from opgate.attach.model.nodes import OPS, Nodes, Setting
 from opgate.attach.model.post import ANY, Answer, Answers, Post
@@ -70,7 +70,7 @@ def _told(name: str, option: str, wish: Wish, report: Report, make: Callable[[Kn
     """Returns what `make` makes of a network. Reports its facts behind a name, and its errors behind an option."""
     own = Report()
     try:
-        made = make(known(wish, own), own)
+        made = make(known(wish, network_file.load(wish), own), own)
     except AttachError as error:
         text = str(error).replace("--pre", f"{option}-pre")
         text = text.replace(SAY_CHARACTERS, "Say --labels FILE, with one character a line")
@@ -163,10 +163,8 @@ def _most_steps(of: Known) -> int:
 
 def _padded(nodes: Nodes, x: str, size: int) -> str:
     """Adds i32 [size] from [1, t]: -1 behind the end."""
-    used = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 1, 2, "used")
-    missing = nodes.add("Sub", [nodes.ints("most", [size]), used], "missing")
-    pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0]), missing], "pads", axis=0)
-    return nodes.reshape(nodes.add("Pad", [x, pads, nodes.constant("none", -1, np.int32)], "padded"), [size], "flat")
+    longer = nodes.fitted(x, 2, 1, size, nodes.constant("none", -1, np.int32), "padded")
+    return nodes.reshape(longer, [size], "flat")
 
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:

@@ -179,11 +179,7 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     if sound.gain != 1:
         pcm = nodes.add("Mul", [pcm, nodes.constant("gain", sound.gain)], "louder")
     if sound.fixed:
-        fixed = nodes.ints("fixed", [sound.fixed])
-        there = nodes.slice(nodes.add("Shape", [pcm], "shape"), 0, 1, 2, "there")
-        missing = nodes.add("Max", [nodes.add("Sub", [fixed, there], "missing"), nodes.ints("none", [0])], "behind")
-        pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0]), missing], "pads", axis=0)
-        pcm = nodes.slice(nodes.add("Pad", [pcm, pads], "longer"), 1, 0, sound.fixed, "cut")
+        pcm = nodes.fitted(pcm, 2, 1, sound.fixed, nodes.constant("silence", 0.0), "cut")
         length = nodes.add("Min", [length, nodes.constant("fixed.most", sound.fixed, np.int32)], "cut_length")
     nodes.add("Identity", [pcm], "samples", to=PCM)
     nodes.add("Identity", [length], "samples_length", to=LENGTH)

@@ -193,7 +193,7 @@ def add(nodes: Nodes, features: Features, pcm: str, length: str, frames: int | N
         x = nodes.slice(x, 2, 0, -1, "without_last")
     x = _normalized(nodes, features.normalization, x, count)
     if frames is not None:
-        x = _fitted(nodes, x, frames)
+        x = nodes.fitted(x, 3, 2, frames, nodes.constant("silence", 0.0), "cut")
         count = nodes.add("Min", [count, nodes.constant("frames.most", frames, np.int32)], "frames.held")
     if features.mean:
         x = nodes.add("Sub", [x, nodes.constant("mean", features.mean)], "centred")
@@ -225,7 +225,7 @@ def _normalized(nodes: Nodes, kind: str, x: str, count: str) -> str:
 def _each_band(nodes: Nodes, kind: str, x: str, count: str) -> str:
     """Adds features whose bands have a mean of 0 over the frames of a row, and a deviation of 1. Those behind the
     frames of a row are 0."""
-    there = nodes.reshape(_mask(nodes, x, count), [0, 1, -1], "mask.bands")
+    there = nodes.reshape(nodes.mask(x, 2, count), [0, 1, -1], "mask.bands")
     number = nodes.reshape(nodes.cast(count, TensorProto.FLOAT, "count"), [-1, 1, 1], "count.rows")
     number = nodes.add("Max", [number, nodes.constant("one", 1.0)], "count.least")
     used = nodes.add("Mul", [x, there], "used")
@@ -240,22 +240,3 @@ def _each_band(nodes: Nodes, kind: str, x: str, count: str) -> str:
     deviation = nodes.add("Sqrt", [nodes.add("Div", [squares, number], "variance")], "deviation")
     above = nodes.add("Add", [deviation, nodes.constant("tiny", 1e-5)], "deviation.above")
     return nodes.add("Div", [centred, above], "band.scaled")
-
-
-def _mask(nodes: Nodes, x: str, count: str) -> str:
-    """Adds f32 [n, frames]: 1 for the first `count` i32 [n] frames of each row of x [n, bands, frames], else 0."""
-    size = nodes.reshape(nodes.slice(nodes.add("Shape", [x], "shape"), 0, 2, 3, "size"), [], "size.scalar")
-    places = nodes.add(
-        "Range", [nodes.constant("zero", 0, np.int64), size, nodes.constant("step", 1, np.int64)], "places"
-    )
-    ends = nodes.reshape(nodes.cast(count, TensorProto.INT64, "count.i64"), [-1, 1], "ends")
-    return nodes.cast(nodes.add("Less", [places, ends], "there"), TensorProto.FLOAT, "mask")
-
-
-def _fitted(nodes: Nodes, x: str, frames: int) -> str:
-    """Adds features that are cut or padded to a number of frames, with zeros."""
-    there = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 2, 3, "there")
-    missing = nodes.add("Sub", [nodes.ints("frames.size", [frames]), there], "missing")
-    behind = nodes.add("Max", [missing, nodes.ints("none", [0])], "behind")
-    pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0, 0, 0]), behind], "pads", axis=0)
-    return nodes.slice(nodes.add("Pad", [x, pads], "longer"), 2, 0, frames, "cut")

@@ -33,15 +33,6 @@ def usual(outputs: Sequence[Output], sound: Sound) -> str:
     return "classify" if output.value.ndim == 2 else "outputs"
 
 
-def mask(nodes: Nodes, x: str, length: str) -> str:
-    """Adds f32 [n, t]: 1 for the first `length` i32 [n] entries of each row along the second axis of x, else 0."""
-    size = nodes.reshape(nodes.slice(nodes.add("Shape", [x], "mask.shape"), 0, 1, 2, "mask.size"), [], "mask.scalar")
-    zero, one = nodes.constant("zero", 0, np.int64), nodes.constant("one", 1, np.int64)
-    places = nodes.add("Range", [zero, size, one], "mask.places")
-    ends = nodes.reshape(nodes.cast(length, TensorProto.INT64, "mask.length"), [-1, 1], "mask.ends")
-    return nodes.cast(nodes.add("Less", [places, ends], "mask.there"), TensorProto.FLOAT, "mask")
-
-
 def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, int]:
     """Adds the nodes behind a network that hears. `length` i32 [n] has the samples of each row. Returns the answers and
     the number of classes, 0 without any. Raises AttachError."""
@@ -295,7 +286,7 @@ def _pooled(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if output.value.ndim > 3:  # frames of a window
         flat = nodes.reshape(x, [0, 0, -1, classes], "frames")
         x = nodes.reduce("ReduceMean", flat, 2, "frames.mean", keepdims=False)
-    there = nodes.reshape(mask(nodes, x, COUNTS), [0, 0, 1], "there")
+    there = nodes.reshape(nodes.mask(x, 1, COUNTS), [0, 0, 1], "there")
     total = nodes.reduce("ReduceSum", nodes.add("Mul", [x, there], "used"), 1, "sum", keepdims=False)
     count = nodes.reshape(nodes.cast(COUNTS, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
     mean = nodes.add("Div", [total, count], "mean")

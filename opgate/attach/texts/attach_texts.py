@@ -202,25 +202,13 @@ def _add(nodes: Nodes, tokens: Tokens, roles: Roles) -> None:
     _tokenize(nodes, tokens, [f"{name}.short" for name in padding] if fixed else [*padding])
     if roles.length is not None:
         for name, value in padding.items():
-            _pad(nodes, name, roles.length, value)
+            pad = nodes.constant("pad", value, np.int32 if name == OFFSETS else np.int64)
+            nodes.fitted(f"{name}.short", 3 if name == OFFSETS else 2, 1, roles.length, pad, "padded", to=name)
     for name, each in ((IDS, roles.ids), (MASK, roles.mask), (TYPES, roles.types)):
         if each is not None:
             number = {"i64": TensorProto.INT64, "i32": TensorProto.INT32, "f32": TensorProto.FLOAT}[each.dtype]
             nodes.cast(name, number, "typed", to=each.name)
-    rows = nodes.slice(nodes.add("Shape", [IDS], "shape"), 0, 0, 1, "rows")
-    zero = helper.make_tensor("zero", TensorProto.INT32, [1], [0])
-    nodes.add("ConstantOfShape", [rows], "good", to=graph.STATUS, value=zero)
-
-
-def _pad(nodes: Nodes, name: str, size: int, value: int) -> None:
-    """Adds a tensor of tokens with a number behind it, as long as the network takes."""
-    short = f"{name}.short"
-    there = nodes.slice(nodes.add("Shape", [short], "there.shape"), 0, 1, 2, "there")
-    missing = nodes.add("Sub", [nodes.ints("size", [size]), there], "missing")
-    before, behind = ([0, 0, 0, 0], [nodes.ints("none", [0])]) if name == OFFSETS else ([0, 0, 0], [])
-    pads = nodes.add("Concat", [nodes.ints("before", before), missing, *behind], "pads", axis=0)
-    dtype = np.int32 if name == OFFSETS else np.int64
-    nodes.add("Pad", [short, pads, nodes.constant("pad", value, dtype)], "padded", to=name)
+    graph.add_status(nodes, IDS)
 
 
 def _pad_id(tokens: Tokens) -> int:

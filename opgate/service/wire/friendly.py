@@ -108,8 +108,10 @@ def _cell(tensor: TensorSpec, value: str) -> Value:
     if datatype == "BYTES":
         return value.encode()
     floats = datatype.startswith(("FP", "BF"))
+    if not value:
+        return "NaN" if floats else value
     try:
-        number = float(value or "nan") if floats or value else math.nan
+        number = float(value)
     except ValueError:
         return _json_text(value)
     if floats:
