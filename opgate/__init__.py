@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["op_library"]
+if TYPE_CHECKING:
+    from opgate.ops_build.case import Case
+    from opgate.ops_build.python_ops.functions import erf, gaussian, normal_cdf, select, sigmoid
+    from opgate.ops_build.python_ops.python_op import op
+
+__all__ = ["Case", "erf", "gaussian", "normal_cdf", "op", "op_library", "select", "sigmoid"]
+
+#: What ops in Python are written with, and where it is.
+_LATER = {
+    "Case": "case",
+    "op": "python_ops.python_op",
+    **dict.fromkeys(["erf", "gaussian", "normal_cdf", "select", "sigmoid"], "python_ops.functions"),
+}
 
 # ONNX Runtime 1.32 for Linux sends usage data, from a thread of its own. A service sends nothing that nobody asked for,
 # and a process that is forked while that thread resolves a name can resolve none. ONNX Runtime reads this when it is
@@ -31,3 +45,9 @@ def op_library(engine: str = "onnxruntime") -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: run opgate build")
     return path
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'opgate' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"opgate.ops_build.{_LATER[name]}"), name)

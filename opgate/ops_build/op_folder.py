@@ -6,6 +6,7 @@
 <op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, if they can express it
 <op>/dependencies.cmake    the libraries that the op needs
 <op>/README.md
+<op>/op.py                 an op in Python, in place of kernels, reference and cases. The build generates its kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.python_ops.op_file import FILE, OpFile, OpFileError, read_op_file
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 
@@ -43,14 +45,27 @@ _GENERATED = {
     ".cu": ("kernel_toolkit/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
 }
 
+_BACKWARD = "_backward"
 _Types = Mapping[str, "np.dtype[Any]"]
 
 
 @dataclass(frozen=True)
 class OpFolder:
-    """The folder of one op. Its Python files are imported on first use."""
+    """The folder of one op. Its Python files are imported on first use. `backward` says that the op is the gradient of
+    that in op.py."""
 
     path: Path
+    backward: bool = False
+
+    @cached_property
+    def op_file(self) -> OpFile | None:
+        """The op.py, if the folder has one. Raises OpFileError."""
+        file = self.path / FILE
+        if not file.is_file():
+            return None
+        if self.sources:
+            raise OpFileError(f"{file}:1: an op has an op.py or C++ sources, and {self.path} has both")
+        return read_op_file(file)
 
     @property
     def sources(self) -> list[Path]:
@@ -58,22 +73,26 @@ class OpFolder:
         return sorted(file for file in self.path.iterdir() if file.suffix in SOURCE_SUFFIXES)
 
     def generated_sources(self, headers: Path | None = None) -> dict[str, str]:
-        """Returns the texts of the sources that the build generates for an elementwise op, by name: <op>.cpp and
-        <op>.cu, without one that the folder has.
+        """Returns the texts of the sources that the build generates, by name: <op>.cpp and <op>.cu of an elementwise
+        op, without one that the folder has, and the headers of an op in Python.
 
         They include the op's header from the folder `headers`, by default the op's. The compiler's messages place the
-        kernel at the line of the header that has OPGATE_ELEMENTWISE.
+        kernel at the line of the header that has OPGATE_ELEMENTWISE. Raises OpFileError.
         """
         generated: dict[str, str] = {}
-        for header in (file for file in self.sources if file.suffix == ".h"):
-            path = (headers or self.path.absolute()) / header.name
-            text = _without_comments(header.read_text(errors="replace"))
+        if self.op_file:
+            generated |= self.op_file.sources()
+        texts = {file.name: file.read_text(errors="replace") for file in self.sources if file.suffix == ".h"}
+        for name, header in (generated | texts).items():
+            path = Path(name) if name in generated else (headers or self.path.absolute()) / name
+            stem = Path(name).stem if name in generated else self.path.name
+            text = _without_comments(header)
             for match in _ELEMENTWISE.finditer(text):
                 for suffix, (elementwise, macro, kernel) in _GENERATED.items():
-                    if (self.path / f"{self.path.name}{suffix}").is_file():
+                    if (self.path / f"{stem}{suffix}").is_file():
                         continue
                     fast = "Fast" if match[1] and suffix == ".cu" else ""
-                    generated[f"{self.path.name}{suffix}"] = (
+                    generated[f"{stem}{suffix}"] = (
                         f'#include "{path}"\n'
                         f'#include "{elementwise}"\n'
                         f'#line {text.count(chr(10), 0, match.start()) + 1} "{path}"\n'
@@ -93,17 +112,23 @@ class OpFolder:
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
-        """The function `reference` of reference.py. Raises FileNotFoundError if there is no such file."""
+        """The function `reference` of reference.py, or that of op.py. Raises FileNotFoundError if there is neither."""
+        if self.op_file:
+            return self.op_file.backward_reference() if self.backward else self.op_file.reference()
         reference: Callable[..., Any] = self._module("reference").reference
         return reference
 
     def cases(self, types: _Types) -> list[Case]:
         """Returns the op's cases. `types` maps the type variables to dtypes. Raises FileNotFoundError if there is no
         cases.py."""
+        if self.op_file and not (self.path / "cases.py").is_file():
+            return self.op_file.backward_cases(types) if self.backward else self.op_file.cases(types)
         return list(self._cases.cases(types))
 
     def large(self, types: _Types) -> Case | None:
-        """Returns the large case for measuring time, or None if cases.py has none."""
+        """Returns the large case for measuring time, or None if there is none."""
+        if self.op_file and not (self.path / "cases.py").is_file():
+            return None if self.backward else self.op_file.large(types)
         large: Callable[[_Types], Case] | None = getattr(self._cases, "large", None)
         return None if large is None else large(types)
 
@@ -172,18 +197,22 @@ def _without_comments(source: str) -> str:
 
 
 def op_folders(folder: Path) -> list[OpFolder]:
-    """Returns the op folders in `folder`: the subfolders that have a source."""
+    """Returns the op folders in `folder`: the subfolders that have a source or an op.py."""
     subfolders = [OpFolder(path) for path in sorted(folder.iterdir()) if path.is_dir()]
-    return [subfolder for subfolder in subfolders if subfolder.sources]
+    return [subfolder for subfolder in subfolders if subfolder.sources or (subfolder.path / FILE).is_file()]
 
 
 def folder_of(op: Op, folders: Iterable[Path]) -> OpFolder:
-    """Returns the folder of an op, which has the op's name in snake_case. Raises FileNotFoundError if none of `folders`
-    has it."""
-    tried = [folder / snake_case(op.name) for folder in folders]
+    """Returns the folder of an op, which has the op's name in snake_case; that of an op in Python has the gradient too.
+    Raises FileNotFoundError if none of `folders` has it."""
+    name = snake_case(op.name)
+    tried = [folder / name for folder in folders]
     for path in tried:
         if path.is_dir():
             return OpFolder(path)
+        of = path.with_name(name.removesuffix(_BACKWARD))
+        if name.endswith(_BACKWARD) and (of / FILE).is_file():
+            return OpFolder(of, backward=True)
     raise FileNotFoundError(f"op {op.name} has no folder: expected {' or '.join(map(str, tried))}")
 
 

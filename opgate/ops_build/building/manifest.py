@@ -13,6 +13,7 @@ from opgate.ops_build.building.options import ROOMS, BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Library, Toolchain
 from opgate.ops_build.op_folder import SOURCE_SUFFIXES
 from opgate.ops_build.op_table import Op, read_table
+from opgate.ops_build.python_ops.op_file import FILE
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
@@ -142,7 +143,8 @@ def why_not_built(options: BuildOptions, what: str) -> str:
 def newer_sources(options: BuildOptions) -> list[str]:
     """Returns the names of the libraries that are older than one of their sources."""
     folders = [*options.ops, *(options.source / name for name in ("adapters", *ROOMS))]
-    found = (file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES)
+    files = (file for folder in folders for file in folder.rglob("*.*"))
+    found = (file for file in files if file.suffix in SOURCE_SUFFIXES or file.name == FILE)
     sources = [file for file in found if options.output not in file.parents]  # the emulation's copies are there
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]

@@ -88,7 +88,7 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
         raise BuildError(f"{folder} is no folder")
     if not any(name.endswith(".cpp") for op in op_folders(folder) for name in op.source_names):
         raise BuildError(
-            f"{folder} holds no op: expected {folder.name}/<op>/<op>.cpp, "
+            f"{folder} holds no op: expected {folder.name}/<op>/op.py or {folder.name}/<op>/<op>.cpp, "
             "or a header there with OPGATE_ELEMENTWISE(Tag, Formula)"
         )
     name = domain or re.sub(r"\W+", "_", folder.name).strip("_").lower()

@@ -75,9 +75,13 @@ def copy(target: Path, source: Path, ops: Path, kernels: Collection[str] = ()) -
             texts[target / relative] = text
     for folder in op_folders(ops):
         op = folder.path.name
-        text = folder.generated_sources(Path("ops", op)).get(f"{op}.cu", "")
-        if text and (not kernels or op in kernels):
-            texts[target / "ops" / op / f"{op}.cu.cpp"] = f"#include <cuda_runtime.h>\n{text}"
+        if kernels and op not in kernels:
+            continue
+        for name, text in folder.generated_sources(Path("ops", op)).items():
+            if name.endswith(".cu"):
+                texts[target / "ops" / op / f"{name}.cpp"] = f"#include <cuda_runtime.h>\n{text}"
+            elif name.endswith(".h"):
+                texts[target / "ops" / op / name] = text
     write_sources(target, texts)
 
 

@@ -71,21 +71,35 @@ struct alignas(sizeof(T) * lanes) Lanes {
   T values[lanes];
 };
 
-template <int lanes, typename C, typename T, typename Function, typename... In>
-__global__ void __launch_bounds__(kThreads) map_lanes(std::int64_t count, T* out, Function function, const In*... in) {
+/// The pointers to the outputs.
+template <typename T, std::size_t count>
+struct Targets {
+  T* pointers[count];
+};
+
+template <int lanes, typename C, std::size_t... k, typename T, typename Function, typename... In>
+__global__ void __launch_bounds__(kThreads)
+    map_lanes(std::index_sequence<k...>, std::int64_t count, Targets<T, sizeof...(k)> out, Function function,
+              const In*... in) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
     // The vectors are parameters by value, because the compiler then loads each of them with one instruction.
     const auto apply = [&](Lanes<In, lanes>... loaded) {
-      Lanes<T, lanes> result;
+      Lanes<T, lanes> results[sizeof...(k)];
 #pragma unroll
-      for (int i = 0; i < lanes; ++i) result.values[i] = rounded<T>(function(static_cast<C>(loaded.values[i])...));
-      reinterpret_cast<Lanes<T, lanes>*>(out)[thread] = result;
+      for (int i = 0; i < lanes; ++i) {
+        const auto values = function(static_cast<C>(loaded.values[i])...);
+        ((results[k].values[i] = rounded<T>(result_of<k>(values))), ...);
+      }
+      ((reinterpret_cast<Lanes<T, lanes>*>(out.pointers[k])[thread] = results[k]), ...);
     };
     apply(reinterpret_cast<const Lanes<In, lanes>*>(in)[thread]...);
   } else {
-    for (std::int64_t i = first; i < count; ++i) out[i] = rounded<T>(function(static_cast<C>(in[i])...));
+    for (std::int64_t i = first; i < count; ++i) {
+      const auto values = function(static_cast<C>(in[i])...);
+      ((out.pointers[k][i] = rounded<T>(result_of<k>(values))), ...);
+    }
   }
 }
 
@@ -93,19 +107,28 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_
 
 }  // namespace elementwise
 
-/// out[i] = function(in[i]...) for `count` elements, on the stream of the call. 16-bit types are computed as `Narrow`,
-/// others as themselves. operator() of `function` must be OPGATE_HOST_DEVICE.
-template <typename T, typename Narrow = float, typename Function, std::convertible_to<const T*>... In>
-Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
+/// out[k][i] = result k of function(in[i]...) for `count` elements, on the stream of the call. 16-bit types are
+/// computed as `Narrow`, others as themselves. operator() of `function` must be OPGATE_HOST_DEVICE.
+template <typename T, typename Narrow = float, std::size_t results, typename Function,
+          std::convertible_to<const T*>... In>
+Status map_elements(Context& context, std::int64_t count, const std::array<T*, results>& out, Function function,
+                    In... in) {
   using namespace elementwise;
   if (count == 0) return {};
   using C = DeviceComputeType<T, Narrow>;
   constexpr int lanes = kBytes / sizeof(T);
-  if ((aligned(out) && ... && aligned(in))) {
+  constexpr auto outputs = std::make_index_sequence<results>();
+  Targets<T, results> targets;
+  bool together = (aligned(in) && ...);
+  for (std::size_t k = 0; k < results; ++k) {
+    targets.pointers[k] = out[k];
+    together = together && aligned(out[k]);
+  }
+  if (together) {
     map_lanes<lanes, C><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
-        count, out, function, static_cast<const T*>(in)...);
+        outputs, count, targets, function, static_cast<const T*>(in)...);
   } else {
-    map_lanes<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
+    map_lanes<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(outputs, count, targets, function,
                                                                                       static_cast<const T*>(in)...);
   }
   return launched();
@@ -113,8 +136,9 @@ Status map_elements(Context& context, std::int64_t count, T* out, Function funct
 
 template <typename Narrow>
 struct CudaLoop {
-  template <typename T, typename... Arguments>
-  static Status run(Context& context, std::int64_t count, T* out, Arguments&&... arguments) {
+  template <typename T, std::size_t results, typename... Arguments>
+  static Status run(Context& context, std::int64_t count, const std::array<T*, results>& out,
+                    Arguments&&... arguments) {
     return map_elements<T, Narrow>(context, count, out, std::forward<Arguments>(arguments)...);
   }
 };

@@ -1,6 +1,7 @@
 // The kernel that all elementwise ops share, on every device.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <utility>
 
@@ -33,10 +34,27 @@ struct CheckOf<Formula> {
   }
 };
 
-/// A kernel that computes element i of the output from the elements i of the inputs. All tensors have one dtype and one
-/// shape. `Formula` (elementary.h) is constructed from the attributes if it has a constructor for them. Or it has a
-/// static function choose(attributes, run), which calls run(formula) with one of several formulas. `Loop` runs a
-/// formula over all elements, on one device.
+/// The number of values that a formula gives: one value, or an std::array of several.
+template <typename Result>
+inline constexpr std::size_t kResults = 1;
+template <typename V, std::size_t count>
+inline constexpr std::size_t kResults<std::array<V, count>> = count;
+
+/// Value k of those that a formula gives.
+template <std::size_t k, typename V>
+OPGATE_HOST_DEVICE constexpr const V& result_of(const V& value) {
+  return value;
+}
+template <std::size_t k, typename V, std::size_t count>
+OPGATE_HOST_DEVICE constexpr const V& result_of(const std::array<V, count>& values) {
+  return values[k];
+}
+
+/// A kernel that computes elements i of the outputs from the elements i of the inputs. All tensors have one dtype and
+/// one shape. `Formula` (elementary.h) gives one value, or an std::array of them for several outputs. It is constructed
+/// from the attributes if it has a constructor for them. Or it has a static function choose(attributes, run), which
+/// calls run(formula) with one of several formulas. A function refusal<V>(), which returns a Status, may refuse
+/// attributes for a type. `Loop` runs a formula over all elements, on one device.
 template <typename Formula, typename Loop>
 struct ElementwiseKernel : CheckOf<Formula> {
   template <typename T>
@@ -53,17 +71,24 @@ struct ElementwiseKernel : CheckOf<Formula> {
  private:
   template <typename T, typename Chosen>
   static Status run_all(Context& context, const Inputs& in, const Chosen& formula, Outputs& out) {
-    constexpr std::size_t arity = arity_of<Chosen, ComputeType<T>>();
-    if (in.count() != arity || out.count() != 1) {
-      return Status::internal("the formula takes " + std::to_string(arity) +
-                              " values and gives one; the signature has " + std::to_string(in.count()) +
+    using V = ComputeType<T>;
+    constexpr std::size_t arity = arity_of<Chosen, V>();
+    constexpr std::size_t results = []<std::size_t... i>(std::index_sequence<i...>) {
+      return kResults<std::invoke_result_t<const Chosen&, decltype(static_cast<void>(i), V())...>>;
+    }(std::make_index_sequence<arity>());
+    if (in.count() != arity || out.count() != results) {
+      return Status::internal("the formula takes " + std::to_string(arity) + " values and gives " +
+                              std::to_string(results) + "; the signature has " + std::to_string(in.count()) +
                               " inputs and " + std::to_string(out.count()) + " outputs");
     }
-    const auto loop = [&]<std::size_t... i>(std::index_sequence<i...>) {
-      return Loop::run(context, out.at(0).size(), out.at(0).template data<T>(), formula,
+    if constexpr (requires { formula.template refusal<V>(); }) {
+      OPGATE_RETURN_IF_ERROR(formula.template refusal<V>());
+    }
+    const auto loop = [&]<std::size_t... i, std::size_t... k>(std::index_sequence<i...>, std::index_sequence<k...>) {
+      return Loop::run(context, out.at(0).size(), std::array<T*, results>{out.at(k).template data<T>()...}, formula,
                        in.at(i).template data<T>()...);
     };
-    return loop(std::make_index_sequence<arity>());
+    return loop(std::make_index_sequence<arity>(), std::make_index_sequence<results>());
   }
 };
 

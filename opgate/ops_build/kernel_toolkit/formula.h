@@ -1,0 +1,333 @@
+// The functions of the formulas that `opgate build` writes from Python. They have NumPy's meaning for every value.
+//
+// V is float, double or an integer type. Those without std:: in them have no branch, so that compilers vectorize the
+// loop around them.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "elementary.h"
+#include "op.h"
+
+namespace opgate::formula {
+
+template <typename V>
+using Unsigned = typename std::conditional_t<std::is_integral_v<V>, std::make_unsigned<V>, std::type_identity<V>>::type;
+
+// Integers wrap around, as in NumPy. In C++ only unsigned ones may.
+
+template <typename V>
+OPGATE_HOST_DEVICE V add(V a, V b) {
+  return static_cast<V>(Unsigned<V>(a) + Unsigned<V>(b));
+}
+template <typename V>
+OPGATE_HOST_DEVICE V subtract(V a, V b) {
+  return static_cast<V>(Unsigned<V>(a) - Unsigned<V>(b));
+}
+template <typename V>
+OPGATE_HOST_DEVICE V multiply(V a, V b) {
+  if constexpr (std::is_integral_v<V> && sizeof(V) < sizeof(int))
+    return static_cast<V>(a * b);
+  else
+    return static_cast<V>(Unsigned<V>(a) * Unsigned<V>(b));
+}
+template <typename V>
+OPGATE_HOST_DEVICE V negative(V x) {
+  if constexpr (std::is_integral_v<V>)
+    return static_cast<V>(Unsigned<V>(0) - Unsigned<V>(x));
+  else
+    return -x;
+}
+template <typename V>
+OPGATE_HOST_DEVICE V absolute(V x) {
+  if constexpr (std::is_integral_v<V>)
+    return select(x < V(0), negative(x), x);
+  else
+    return std::fabs(x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V square(V x) {
+  return multiply(x, x);
+}
+
+/// The quotient rounded down. Integers give 0 where b is 0.
+template <typename V>
+OPGATE_HOST_DEVICE V floor_divide(V a, V b) {
+  if constexpr (std::is_integral_v<V>) {
+    if (b == V(0)) return V(0);
+    if constexpr (std::is_signed_v<V>) {
+      if (b == V(-1)) return negative(a);  // the least number has no counterpart
+    }
+    const V quotient = static_cast<V>(a / b);
+    return static_cast<V>(quotient - V((a % b != 0) && ((a < 0) != (b < 0))));
+  } else {
+    const V rest = std::fmod(a, b);
+    if (b == V(0)) return a / b;
+    const V quotient = (a - rest) / b - V(rest != V(0) && ((rest < V(0)) != (b < V(0))));
+    const V whole = std::floor(quotient);
+    return quotient == V(0) ? std::copysign(V(0), a / b) : whole + V(quotient - whole > V(0.5));
+  }
+}
+
+/// a - b floor_divide(a, b), with the sign of b. Integers give 0 where b is 0.
+template <typename V>
+OPGATE_HOST_DEVICE V remainder(V a, V b) {
+  if constexpr (std::is_integral_v<V>) {
+    if (b == V(0)) return V(0);
+    if constexpr (std::is_signed_v<V>) {
+      if (b == V(-1)) return V(0);
+    }
+    const V rest = static_cast<V>(a % b);
+    return static_cast<V>(rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest);
+  } else {
+    const V rest = std::fmod(a, b);
+    if (rest == V(0)) return std::copysign(V(0), b);
+    return (rest < V(0)) != (b < V(0)) ? rest + b : rest;
+  }
+}
+
+// NaN stays NaN, whichever of both it is.
+
+template <typename V>
+OPGATE_HOST_DEVICE V minimum(V a, V b) {
+  if constexpr (std::is_integral_v<V>)
+    return select(a < b, a, b);
+  else
+    return select(a != a, a, select(a < b, a, b));
+}
+template <typename V>
+OPGATE_HOST_DEVICE V maximum(V a, V b) {
+  if constexpr (std::is_integral_v<V>)
+    return select(a > b, a, b);
+  else
+    return select(a != a, a, select(a > b, a, b));
+}
+/// The lesser and the greater of x and a limit that is not NaN.
+template <typename V>
+OPGATE_HOST_DEVICE V at_most(V x, V limit) {
+  return select(x > limit, limit, x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V at_least(V x, V limit) {
+  return select(x < limit, limit, x);
+}
+
+template <typename V>
+OPGATE_HOST_DEVICE V sign(V x) {
+  if constexpr (std::is_integral_v<V>)
+    return static_cast<V>((x > V(0)) - (x < V(0)));
+  else
+    return select(x > V(0), V(1), select(x < V(0), V(-1), x));
+}
+template <typename V>
+OPGATE_HOST_DEVICE bool isnan(V x) {
+  return x != x;
+}
+template <typename V>
+OPGATE_HOST_DEVICE bool isinf(V x) {
+  return std::fabs(x) == std::numeric_limits<V>::infinity();
+}
+template <typename V>
+OPGATE_HOST_DEVICE bool isfinite(V x) {
+  return std::fabs(x) <= std::numeric_limits<V>::max();
+}
+
+template <typename V>
+OPGATE_HOST_DEVICE V floor(V x) {
+  return std::floor(x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V ceil(V x) {
+  return std::ceil(x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V trunc(V x) {
+  return std::trunc(x);
+}
+/// The nearest integer, the even one of two.
+template <typename V>
+OPGATE_HOST_DEVICE V rint(V x) {
+#if defined(__CUDA_ARCH__) || defined(__SSE4_1__) || defined(__aarch64__)
+  return std::rint(x);
+#else
+  // Adding and taking away a number whose last digit is 1 rounds, if |x| is less than that number.
+  constexpr V kDigits = sizeof(V) == sizeof(float) ? V(8388608) : V(4503599627370496);
+  const V shift = std::copysign(kDigits, x);
+  return select(std::fabs(x) < kDigits, std::copysign((x + shift) - shift, x), x);
+#endif
+}
+template <typename V>
+OPGATE_HOST_DEVICE V sqrt(V x) {
+  return std::sqrt(x);
+}
+
+/// exp(x): 0 below -104 (f64: -746), infinite above 88.7 (f64: 709.8), with an error below 2 ulp between.
+OPGATE_HOST_DEVICE inline float exp(float x) {
+#ifdef __CUDA_ARCH__
+  return expf(x);
+#else
+  const float within = held(x, -104.0f, 89.0f);
+  // 2^k is made of two factors, each of which is a normal number.
+  const float shifted = within * 1.44269504088896341f + 12582912.0f;
+  const float k = shifted - 12582912.0f;
+  const float r = (within - k * 0.693359375f) + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const std::int32_t power = std::bit_cast<std::int32_t>(shifted) - 0x4b400000, half = power >> 1;
+  const float first = std::bit_cast<float>((half + 127) << 23);
+  const float second = std::bit_cast<float>((power - half + 127) << 23);
+  return (p * r * r + r + 1.0f) * first * second;
+#endif
+}
+OPGATE_HOST_DEVICE inline double exp(double x) {
+#ifdef __CUDA_ARCH__
+  return ::exp(x);
+#else
+  // exp(x) = exp(near) exp(rest), and only one of both differs from 1 but for results that are denormal or infinite.
+  const double near = held(x, -708.0, 709.0);
+  const double rest = held(x - near, -40.0, 1.0);
+  const double value = exp_in_range(near) * exp_in_range(select(x != near, rest, 0.0));
+  return select(x > 709.79, std::numeric_limits<double>::infinity(), select(x < -746.0, 0.0, value));
+#endif
+}
+
+/// exp(x) - 1, without losing the digits of a small x.
+OPGATE_HOST_DEVICE inline float expm1(float x) {
+#ifdef __CUDA_ARCH__
+  return expm1f(x);
+#else
+  const float r = held(x, -0.35f, 0.35f);
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return select(std::fabs(x) < 0.3465736f, p * r * r + r, exp(x) - 1.0f);
+#endif
+}
+OPGATE_HOST_DEVICE inline double expm1(double x) { return std::expm1(x); }
+
+/// The natural logarithm: -infinity of 0, NaN of what is less.
+OPGATE_HOST_DEVICE inline float log(float x) {
+#ifdef __CUDA_ARCH__
+  return logf(x);
+#else
+  const bool small = x < 1.17549435e-38f;  // a denormal number becomes a normal one
+  const float normal = select(small, x * 8388608.0f, x);
+  const float value = log_of_normal(normal) - select(small, 15.9423847f, 0.0f);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float positive = select(x < infinity, value, x);
+  return select(x > 0.0f, positive, select(x == 0.0f, -infinity, std::numeric_limits<float>::quiet_NaN()));
+#endif
+}
+OPGATE_HOST_DEVICE inline double log(double x) { return std::log(x); }
+
+/// log(1 + x), without losing the digits of a small x: the rounding error of 1 + x is made good (W. Kahan).
+OPGATE_HOST_DEVICE inline float log1p(float x) {
+#ifdef __CUDA_ARCH__
+  return log1pf(x);
+#else
+  const float u = 1.0f + x;
+  const float value = log(u) * (x / (u - 1.0f));
+  return select(u == 1.0f || x == std::numeric_limits<float>::infinity(), x, value);
+#endif
+}
+OPGATE_HOST_DEVICE inline double log1p(double x) { return std::log1p(x); }
+
+/// The hyperbolic tangent: Cephes' polynomial below 0.625, 1 - 2 / (exp(2 |x|) + 1) beyond.
+OPGATE_HOST_DEVICE inline float tanh(float x) {
+#ifdef __CUDA_ARCH__
+  return tanhf(x);
+#else
+  const float a = std::fabs(x), near = least(a, 0.625f), s = near * near;
+  float p = -5.70498872745e-3f;
+  p = p * s + 2.06390887954e-2f;
+  p = p * s - 5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s - 3.33332819422e-1f;
+  const float beyond = 1.0f - 2.0f / (exp_in_range(least(a, 20.0f) * 2.0f) + 1.0f);
+  return std::copysign(select(a < 0.625f, near + near * s * p, beyond), x);
+#endif
+}
+OPGATE_HOST_DEVICE inline double tanh(double x) { return std::tanh(x); }
+
+template <typename V>
+OPGATE_HOST_DEVICE V sigmoid(V x) {
+  return logistic(x).value;
+}
+template <typename V>
+OPGATE_HOST_DEVICE V gaussian(V x) {
+  return opgate::gaussian(x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V normal_cdf(V x) {
+  return opgate::normal_cdf(x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V arcsinh(V x) {
+  return opgate::arcsinh(x);
+}
+
+/// Of 0 and a power that is not negative, of a base below 0 and a whole power: as std::pow.
+template <typename V>
+OPGATE_HOST_DEVICE V power(V x, V y) {
+  return std::pow(x, y);
+}
+
+#define OPGATE_OF_CMATH(name, function) \
+  template <typename V>                 \
+  OPGATE_HOST_DEVICE V name(V x) {      \
+    return std::function(x);            \
+  }
+OPGATE_OF_CMATH(erf, erf)
+OPGATE_OF_CMATH(exp2, exp2)
+OPGATE_OF_CMATH(log2, log2)
+OPGATE_OF_CMATH(log10, log10)
+OPGATE_OF_CMATH(sin, sin)
+OPGATE_OF_CMATH(cos, cos)
+OPGATE_OF_CMATH(tan, tan)
+OPGATE_OF_CMATH(arcsin, asin)
+OPGATE_OF_CMATH(arccos, acos)
+OPGATE_OF_CMATH(arctan, atan)
+OPGATE_OF_CMATH(sinh, sinh)
+OPGATE_OF_CMATH(cosh, cosh)
+OPGATE_OF_CMATH(arccosh, acosh)
+OPGATE_OF_CMATH(arctanh, atanh)
+OPGATE_OF_CMATH(cbrt, cbrt)
+#undef OPGATE_OF_CMATH
+template <typename V>
+OPGATE_HOST_DEVICE V arctan2(V y, V x) {
+  return std::atan2(y, x);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V hypot(V x, V y) {
+  return std::hypot(x, y);
+}
+template <typename V>
+OPGATE_HOST_DEVICE V copysign(V x, V y) {
+  return std::copysign(x, y);
+}
+
+/// The error of an attribute whose value the integers V don't have.
+template <typename V>
+Status fits(const char* name, std::int64_t value) {
+  if constexpr (std::is_integral_v<V>) {
+    if (value < std::int64_t{std::numeric_limits<V>::min()} || value > std::int64_t{std::numeric_limits<V>::max()}) {
+      return Status::invalid("attribute '" + std::string(name) + "': expected a number that the tensors can hold, " +
+                             std::to_string(std::int64_t{std::numeric_limits<V>::min()}) + ".." +
+                             std::to_string(std::int64_t{std::numeric_limits<V>::max()}) + ", got " +
+                             std::to_string(value));
+    }
+  }
+  return {};
+}
+
+}  // namespace opgate::formula

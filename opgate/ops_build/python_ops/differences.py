@@ -1,0 +1,71 @@
+"""Holds a gradient to differences of the function that it is the gradient of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.case import Array
+from opgate.ops_build.op_gradients import inputs_of
+from opgate.ops_build.op_table import Op
+
+#: A difference is taken over so much of a number, or of 1 if it is less than 1: the error of f64 divided by it is about
+#: its square.
+_STEP = 6e-6
+#: How far a gradient may be from the differences, relative to the greater of both or of 1.
+_TOLERANCE = 1e-4
+#: No more elements than these are tried: the function is called twice for each input.
+_MOST = 4096
+
+
+def check_gradient(
+    op: Op,
+    function: Callable[..., Any],
+    values: Mapping[str, Array],
+    attributes: Mapping[str, Any],
+    gradients: Mapping[str, Array],
+) -> None:
+    """Raises ValueError, with the place and both numbers, where a gradient isn't the slope of the function.
+
+    `values` are the inputs of the gradient in f64, elementwise. Elements are left out whose differences to both sides
+    aren't one number: the function has no slope there, or none that f64 shows. So are all if the gradient takes not all
+    inputs, for the function needs them.
+    """
+    names = [tensor.name for tensor in op.inputs]
+    if any(name not in values for name in names):
+        return
+    inputs = {name: values[name].reshape(-1)[:_MOST].astype(np.float64) for name in names}
+    of_outputs = [values[f"grad_{output.name}"].reshape(-1)[:_MOST] for output in op.outputs]
+    own = {attribute.name: attributes.get(attribute.name, attribute.default) for attribute in op.attributes}
+
+    def total(changed: Mapping[str, Array]) -> list[Array]:
+        results = function(*(changed[name] for name in names), **own)
+        arrays = results if isinstance(results, tuple) else (results,)
+        return [np.broadcast_to(np.asarray(array, np.float64), of_outputs[0].shape) for array in arrays]
+
+    with np.errstate(all="ignore"):
+        here = total(inputs)
+        for name, gradient in gradients.items():
+            differences = np.zeros((2, len(here), here[0].size))
+            for changed in inputs_of(name, names):
+                step = _STEP * np.maximum(1, np.abs(inputs[changed]))
+                for side, sign in enumerate((1, -1)):
+                    moved = inputs[changed] + sign * step
+                    there = total({**inputs, changed: moved})
+                    differences[side] = [(b - a) / (moved - inputs[changed]) for a, b in zip(here, there, strict=True)]
+                slopes = differences.mean(0)
+                close = np.abs(differences[0] - differences[1]) <= 1e-3 * np.maximum(1, np.abs(slopes))
+                expected = sum(g * slope for g, slope in zip(of_outputs, slopes, strict=True))
+                given = gradient.reshape(-1)[:_MOST]
+                scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(given)))
+                known = close.all(0) & np.isfinite(expected)
+                wrong = np.flatnonzero(known & ~(np.abs(given - expected) <= _TOLERANCE * scale))
+                if wrong.size:
+                    at = int(wrong[0])
+                    place = ", ".join(f"{n} = {inputs[n][at]:.9g}" for n in names)
+                    raise ValueError(
+                        f"the gradient of '{changed}' is no slope of {op.name}: at {place} it is {given[at]:.9g}, and "
+                        f"differences give {expected[at]:.9g}"
+                    )

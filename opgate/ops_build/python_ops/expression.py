@@ -1,0 +1,69 @@
+"""What a formula computes: a graph of functions of the inputs' elements, of attributes and of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Number = int | float
+
+
+class Kind(Enum):
+    """What a node gives: an element of the tensors' dtype or a condition on elements; a whole or a real number or a
+    condition that is the same for all elements, such as an attribute."""
+
+    ELEMENT = "element"
+    CONDITION = "condition"
+    INTEGER = "integer"
+    REAL = "real"
+    SETTING = "setting"
+
+
+#: The kinds of numbers that are the same for all elements, and the kinds of conditions.
+SCALARS = frozenset({Kind.INTEGER, Kind.REAL})
+CONDITIONS = frozenset({Kind.CONDITION, Kind.SETTING})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A node. `what` is "input", "attribute" or "number", or names a function (functions.py) of the nodes `of`. `value`
+    is the name of an input or attribute, or the number."""
+
+    what: str
+    kind: Kind
+    of: tuple[Node, ...] = ()
+    value: str | Number = ""
+
+
+class Graph:
+    """Makes nodes, one for what is computed twice."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[object, ...], Node] = {}
+
+    def node(self, what: str, kind: Kind, of: Sequence[Node] = (), value: str | Number = "") -> Node:
+        # 0.0 and -0.0 are equal, as are 1 and 1.0
+        key = (what, kind, repr(value), *map(id, of))
+        if key not in self._nodes:
+            self._nodes[key] = Node(what, kind, tuple(of), value)
+        return self._nodes[key]
+
+    def number(self, value: Number) -> Node:
+        return self.node("number", Kind.INTEGER if isinstance(value, int) else Kind.REAL, value=value)
+
+
+def in_order(results: Sequence[Node]) -> Iterator[Node]:
+    """Yields the nodes that results are computed from, and the results, each behind those that it is a function of."""
+    seen: set[int] = set()
+    stack = [(node, False) for node in reversed(results)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in seen:
+            continue
+        if ready:
+            seen.add(id(node))
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((source, False) for source in reversed(node.of))

@@ -1,0 +1,210 @@
+"""Reads the op.py of an op's folder: the signature, the sources that the build compiles, the reference, the cases."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from opgate.ops_build.case import Case, with_gradients
+from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
+from opgate.ops_build.python_ops.derivative import evaluated
+from opgate.ops_build.python_ops.differences import check_gradient
+from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
+from opgate.ops_build.python_ops.gradient_op import gradient_op
+from opgate.ops_build.python_ops.parser import ParserError, parser_library
+from opgate.ops_build.python_ops.python_op import PythonOp, place_of
+from opgate.ops_build.python_ops.traced import FormulaError
+from opgate.ops_build.python_ops.tracing import choices_of, formula_of
+from opgate.ops_build.python_ops.trials import rounded, usual_cases
+
+FILE = "op.py"
+_Types = Mapping[str, "np.dtype[Any]"]
+_Result = TypeVar("_Result")
+
+
+class OpFileError(ValueError):
+    """An op.py can't be an op. The message begins with its file and line."""
+
+
+@dataclass(frozen=True)
+class OpFile:
+    """An op.py, executed and with its signature read."""
+
+    file: Path
+    python: PythonOp
+    op: Op
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """The traced formula. Raises OpFileError."""
+        function = self.python.formula_function
+        if function is None:
+            raise OpFileError(f"{self.python.place}: {self.op.name} has no formula")
+        _check_parameters(self.op, function)
+        return self._traced(lambda: choices_of(self.op, formula_of(function)))
+
+    @cached_property
+    def backward(self) -> tuple[Op, list[Choice]] | None:
+        """The op that computes the gradient, and its traced formula; None if the formula has none. Raises
+        OpFileError."""
+        if self.python.formula_function is None:
+            return None
+        return self._traced(lambda: gradient_op(self.op, self.python))
+
+    def sources(self) -> dict[str, str]:
+        """Returns the headers of the op and of its gradient, by name. Raises OpFileError."""
+        if self.python.formula_function is None:
+            return {}
+        stated = Stated(
+            self.op.name, self.python.signature, self.python.doc, [t.name for t in self.op.inputs], self.op.attributes
+        )
+        texts = {f"{snake_case(self.op.name)}.h": header(stated, self.choices)}
+        if self.backward is not None:
+            op, choices = self.backward
+            stated = Stated(op.name, op.signature, op.doc, [t.name for t in op.inputs], op.attributes)
+            texts[f"{snake_case(op.name)}.h"] = header(stated, choices)
+        return texts
+
+    def reference(self) -> Callable[..., Any]:
+        """Returns the op in NumPy. Floats are computed in float64."""
+        return rounded(self.op, self.python.function, wide=True)
+
+    def backward_reference(self) -> Callable[..., Any]:
+        """Returns the gradient in NumPy, which is held to differences of the op. Raises ValueError if they differ."""
+        assert self.backward is not None
+        op, choices = self.backward
+
+        def compute(*inputs: Any, **attributes: Any) -> Any:
+            values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
+            (choice,) = [c for c in choices if all(attributes[name] == value for name, value in c.when.items())]
+            dtype = next(iter(values.values())).dtype.name
+            results = choice.results.get(dtype) or next(iter(choice.results.values()))
+            given = evaluated(results, {**values, **attributes})
+            like = values[op.inputs[0].name]
+            arrays = [np.broadcast_to(np.asarray(each, like.dtype), like.shape) for each in given]
+            named = {output.name: array for output, array in zip(op.outputs, arrays, strict=True)}
+            check_gradient(self.op, self.python.function, values, attributes, named)
+            return tuple(arrays)
+
+        return rounded(op, compute, wide=True)
+
+    def cases(self, types: _Types) -> list[Case]:
+        """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
+        FileNotFoundError if there are none."""
+        if self.python.cases_function is not None:
+            return list(self.python.cases_function(types))
+        if not self.op.elementwise or any(attribute.required for attribute in self.op.attributes):
+            raise FileNotFoundError(
+                f"{self.python.place}: {self.op.name} has no cases, and none can be made up: state them with "
+                f"@{self.python.__name__}.cases"
+            )
+        return list(usual_cases(self.op, types))
+
+    def large(self, types: _Types) -> Case | None:
+        return None if self.python.large_function is None else self.python.large_function(types)
+
+    def backward_cases(self, types: _Types) -> list[Case]:
+        assert self.backward is not None
+        op, _ = self.backward
+        found = [case for case in self.cases(types) if not case.error]
+        for output in self.op.outputs:
+            found = list(with_gradients(found, f"grad_{output.name}", self.op.inputs[0].name))
+        names = [tensor.name for tensor in op.inputs]
+        attributes = {attribute.name for attribute in op.attributes}
+        return [
+            replace(
+                case,
+                inputs={name: case.inputs[name] for name in names},
+                attributes={name: value for name, value in case.attributes.items() if name in attributes},
+                tolerance=None,
+            )
+            for case in found
+        ]
+
+    def _traced(self, trace: Callable[[], _Result]) -> _Result:
+        try:
+            return trace()
+        except FormulaError as error:
+            text = str(error)
+            raise OpFileError(text if text.startswith(str(self.file)) else f"{self.python.place}: {text}") from None
+
+
+def read_op_file(file: Path) -> OpFile:
+    """Executes an op.py, if it has changed since it was last executed. Raises OpFileError."""
+    stat = file.stat()
+    return _read(file.resolve(), stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=512)
+def _read(file: Path, *_: int) -> OpFile:
+    module = _executed(file)
+    found = {id(value): value for value in vars(module).values() if isinstance(value, PythonOp)}
+    named = [op for op in found.values() if snake_case(_tag(op)) == file.parent.name]
+    if len(named) != 1:
+        names = ", ".join(_tag(op) for op in found.values()) or "none"
+        raise OpFileError(
+            f"{file}:1: expected one op that is called like its folder, {file.parent.name} in snake_case, got {names}"
+        )
+    return op_file_of(named[0], file)
+
+
+def op_file_of(python: PythonOp, file: Path) -> OpFile:
+    """Reads the signature of an op. Raises OpFileError."""
+    try:
+        op = parse_signature(parser_library(), python.signature)
+    except SignatureError as error:
+        raise OpFileError(f"{python.place}: signature, {error}") from None
+    except ParserError as error:
+        raise OpFileError(f"{python.place}: {error}") from None
+    _check_parameters(op, python.function)
+    return OpFile(file, python, replace(op, doc=python.doc))
+
+
+def _executed(file: Path) -> Any:
+    name = f"opgate_op_{abs(hash(str(file)))}_op"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the author's code raises
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = lines[-1] if lines else getattr(error, "lineno", None) or 1
+        raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _tag(python: PythonOp) -> str:
+    """Returns the name in a signature."""
+    found = re.match(r"(?:<[^>]*>)?\s*(\w+)", python.signature)
+    return found[1] if found else python.signature
+
+
+def _check_parameters(op: Op, function: Callable[..., Any]) -> None:
+    """Raises OpFileError unless a function's parameters are the inputs and the attributes of the op."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    named = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    keywords = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    inputs = [tensor.name for tensor in op.inputs]
+    attributes = {attribute.name for attribute in op.attributes}
+    if named != inputs or keywords != attributes:
+        stars = ", *, " if attributes else ""
+        expected = ", ".join(inputs) + stars + ", ".join(attribute.name for attribute in op.attributes)
+        raise OpFileError(
+            f"{place_of(function)}: expected the parameters ({expected}), those of the signature, got "
+            f"{inspect.signature(function)}"
+        )

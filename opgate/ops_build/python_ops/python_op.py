@@ -1,0 +1,91 @@
+"""An op that is written in Python: the decorator `opgate.op`, and what its author adds to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.case import Case
+
+_Function = Callable[..., Any]
+_Cases = Callable[[Mapping[str, "np.dtype[Any]"]], Iterable[Case]]
+
+
+class PythonOp:
+    """An op whose signature stands above its NumPy function. It can be called like that function.
+
+    `function` takes the inputs by position and the attributes by name, and returns the output, or a tuple of the
+    outputs. Floats of 16 bits come as float32, and what it returns becomes what the signature says. `formula`,
+    `gradient` and `cases` decorate the functions that the author adds.
+    """
+
+    def __init__(self, signature: str, doc: str, function: _Function) -> None:
+        self.signature, self.doc, self.function = signature, doc, function
+        self.formula_function: _Function | None = None
+        self.gradient_function: _Function | None = None
+        self.cases_function: _Cases | None = None
+        self.large_function: Callable[[Mapping[str, np.dtype[Any]]], Case] | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+
+    def __call__(self, *inputs: Any, **attributes: Any) -> Any:
+        return self.function(*inputs, **attributes)
+
+    @property
+    def place(self) -> str:
+        """The file and the line of the function."""
+        return place_of(self.function)
+
+    def formula(self, function: _Function | None = None) -> PythonOp:
+        """States what the op computes for one element of each input, for the CPU and for CUDA of every engine.
+
+        The function has the parameters of the op's. `opgate build` calls it with values that stand for elements, and
+        compiles what it did with them: arithmetic, comparisons, np.where and the elementary functions of NumPy. Without
+        a function, the op's own is the formula.
+        """
+        self.formula_function = function or self.function
+        return self
+
+    def gradient(self, function: _Function) -> PythonOp:
+        """States the gradient. The function takes `grad_<output>`, and of the inputs, outputs and attributes those that
+        it names. It returns the gradient of each input, None for one without. A formula needs none: its derivative is
+        made from it."""
+        self.gradient_function = function
+        return self
+
+    def cases(self, function: _Cases) -> PythonOp:
+        """States what `opgate verify` tries: a generator of opgate.Case. It gets the dtypes of the type variables."""
+        self.cases_function = function
+        return self
+
+    def large(self, function: Callable[[Mapping[str, np.dtype[Any]]], Case]) -> PythonOp:
+        """States one large case, for measuring time."""
+        self.large_function = function
+        return self
+
+
+def op(signature: str, doc: str = "") -> Callable[[_Function], PythonOp]:
+    """Makes an op of a NumPy function.
+
+        @opgate.op("<T: f16|f32|i32> ClampAdd(a: T[...], b: T[...]; high: int=100) -> (y: T[...])", "min(a + b, high).")
+        def clamp_add(a, b, *, high):
+            return np.minimum(a + b, high)
+
+    docs/signatures.md describes signatures. `doc` is one line; by default it is the first one of the docstring.
+    """
+    if not isinstance(signature, str):
+        raise TypeError('opgate.op needs the signature: @opgate.op("ClampAdd(a: f32[...]) -> (y: f32[...])")')
+
+    def decorate(function: _Function) -> PythonOp:
+        line = doc or (inspect.getdoc(function) or "").split("\n")[0]
+        return PythonOp(" ".join(signature.split()), line, function)
+
+    return decorate
+
+
+def place_of(function: _Function) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"

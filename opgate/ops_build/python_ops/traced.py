@@ -1,0 +1,224 @@
+"""Values that stand for the elements of tensors while a formula is called once, and write down what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.python_ops.expression import CONDITIONS, SCALARS, Graph, Kind, Node, Number
+from opgate.ops_build.python_ops.functions import ALIASES, FUNCTIONS
+
+
+class FormulaError(ValueError):
+    """A formula can't be traced. The message says why, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A call of a formula for tensors whose elements are computed in `dtype`."""
+
+    graph: Graph
+    dtype: np.dtype[Any]
+
+    def wrap(self, value: object) -> Traced:
+        """Returns a value of the formula: a traced one, or a number. Raises FormulaError."""
+        if isinstance(value, Traced):
+            return value
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            value = value[()]
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, bool):
+            raise FormulaError("True and False are no numbers: write 1 and 0, or a comparison")
+        if isinstance(value, (int, float)):
+            return Traced(self, self.graph.number(value))
+        raise FormulaError(f"expected an element, an attribute or a number, got {_described(value)}")
+
+    def apply(self, name: str, *arguments: object) -> Traced:
+        """Returns a function of values. Raises FormulaError."""
+        function = FUNCTIONS[name]
+        values = [self.wrap(argument) for argument in arguments]
+        nodes = [value.node for value in values]
+        logical = name.startswith("logical_")
+        for place, node in enumerate(nodes):
+            if (node.kind in CONDITIONS) != (logical or (name == "select" and place == 0)):
+                raise FormulaError(_misplaced(name, node.kind))
+        taken = nodes[1:] if name == "select" else nodes
+        of_elements = not {node.kind for node in nodes}.isdisjoint({Kind.ELEMENT, Kind.CONDITION})
+        if function.condition:
+            kind = Kind.CONDITION if of_elements else Kind.SETTING
+        elif of_elements:
+            kind = Kind.ELEMENT
+        else:
+            whole = function.integers and all(node.kind is Kind.INTEGER for node in taken)
+            kind = Kind.INTEGER if whole else Kind.REAL
+        if of_elements and not logical and self.dtype.kind in "iu":
+            self._check_integers(name, taken)
+        if kind in SCALARS and all(node.what == "number" for node in nodes):
+            return self.wrap(_folded(name, [node.value for node in nodes]))
+        return Traced(self, self.graph.node(name, kind, nodes))
+
+    def _check_integers(self, name: str, nodes: list[Node]) -> None:
+        if not FUNCTIONS[name].integers:
+            instead = ": write // for a quotient that is rounded down" if name == "divide" else ""
+            raise FormulaError(f"{name} of {self.dtype} is no {self.dtype}{instead}")
+        for node in nodes:
+            if node.kind is Kind.REAL:
+                what = node.value if node.what == "number" else "a number that is not whole"
+                raise FormulaError(f"{what} meets tensors of {self.dtype}: write a whole number")
+            limits = np.iinfo(self.dtype)
+            if node.what == "number" and not limits.min <= int(node.value) <= limits.max:
+                raise FormulaError(f"{node.value} is beyond {self.dtype}, {limits.min} to {limits.max}")
+
+
+def _described(value: object) -> str:
+    return f"an array of the shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+
+
+def _misplaced(name: str, kind: Kind) -> str:
+    if kind in CONDITIONS:
+        return f"{name} takes numbers, got a condition: write np.where(condition, 1, 0)"
+    if name == "select":
+        return "np.where needs a condition: write x != 0"
+    return "&, | and ~ join conditions, such as (x > 0) & (x < 1)"
+
+
+def _folded(name: str, values: list[Any]) -> Number:
+    """Computes a function of numbers."""
+    with np.errstate(all="ignore"):
+        result = FUNCTIONS[name].numpy(*values)
+    return result.item() if isinstance(result, (np.generic, np.ndarray)) else result  # type: ignore[no-any-return]
+
+
+#: Functions of NumPy that are no ufuncs.
+_OTHERS: Mapping[Any, Callable[..., Any]] = {
+    np.where: lambda c, a, b: trace_of(c, a, b).apply("select", c, a, b),
+    np.clip: lambda x, low=None, high=None: _clip(x, low, high),
+    np.round: lambda x, decimals=0: _round(x, decimals),
+}
+
+
+def trace_of(*values: object) -> Trace:
+    return next(value.trace for value in values if isinstance(value, Traced))
+
+
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    x = x if low is None else np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+def _round(x: Any, decimals: int) -> Any:
+    if decimals:
+        raise FormulaError("np.round rounds to whole numbers here: write np.rint(x * 100) / 100")
+    return np.rint(x)
+
+
+class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """A value of a formula: an element of a tensor, an attribute, or what is computed from them.
+
+    It takes part in arithmetic, comparisons, `&`, `|` and `~` of comparisons, and in the functions of NumPy that
+    functions.py names. `dtype` is that in which elements are computed: float32 for f16, bf16 and f32.
+    """
+
+    __slots__ = ("node", "trace")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: Trace, node: Node) -> None:
+        self.trace, self.node = trace, node
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.trace.dtype
+
+    @property
+    def scalar(self) -> bool:
+        """Whether it is the same for all elements."""
+        return self.node.kind in SCALARS
+
+    def opgate_function(self, name: str) -> Traced:
+        return self.trace.apply(name, self)
+
+    def astype(self, dtype: Any, **_: Any) -> Traced:
+        if np.dtype(dtype) != self.dtype:
+            raise FormulaError(
+                f"a formula computes in {self.dtype} here and its result becomes what the signature says: "
+                f"leave out .astype({np.dtype(dtype)})"
+            )
+        return self
+
+    def clip(self, low: Any = None, high: Any = None) -> Any:
+        return _clip(self, low, high)
+
+    def __round__(self, decimals: int = 0) -> Any:
+        return _round(self, decimals)
+
+    def __pow__(self, power: Any) -> Any:
+        node = self.trace.wrap(power).node
+        if node.what == "number":
+            return _whole_power(self, node.value)  # type: ignore[arg-type]
+        return self.trace.apply("power", self, power)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *arguments: Any, **options: Any) -> Any:
+        name = ALIASES.get(ufunc.__name__, ufunc.__name__)
+        if name == "positive":
+            return self
+        if name == "reciprocal":
+            return self.trace.apply("divide", 1, *arguments)
+        if name not in FUNCTIONS or method != "__call__":
+            called = f"np.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            raise FormulaError(f"{called} is no function of formulas. They have {', '.join(FUNCTIONS)}")
+        if options:
+            raise FormulaError(f"np.{ufunc.__name__} takes no {', '.join(options)} in a formula")
+        if name == "power":
+            return self.trace.wrap(arguments[0]) ** arguments[1]
+        return self.trace.apply(name, *arguments)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function not in _OTHERS:
+            raise FormulaError(
+                f"np.{function.__name__} is no function of formulas. They have {', '.join(FUNCTIONS)}, where and clip"
+            )
+        return _OTHERS[function](*arguments, **options)
+
+    def _no_number(self, *_: object) -> Any:
+        raise FormulaError("a formula has no values while it is traced: take functions of NumPy, not of math")
+
+    __float__ = __int__ = __index__ = __complex__ = _no_number
+
+    def __bool__(self) -> bool:
+        raise FormulaError(
+            "a branch on a value: a formula computes both sides, write np.where(condition, a, b). For min, max and "
+            "chained comparisons write np.minimum, np.maximum and (a < x) & (x < b)"
+        )
+
+    def _no_array(self, *_: object) -> Any:
+        raise FormulaError("a formula sees one element of each tensor, which has no shape, no axis and no parts")
+
+    __getitem__ = __len__ = __iter__ = __array__ = _no_array
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._no_array()
+
+
+def _whole_power(x: Traced, power: Number) -> Any:
+    """x to a power that is a number: products for the small whole ones."""
+    if power == 0.5:
+        return np.sqrt(x)
+    if power < 0 and x.dtype.kind == "f":
+        return 1 / _whole_power(x, -power)
+    if not (float(power).is_integer() and 1 <= power <= 16):
+        return x.trace.apply("power", x, power)
+    result: Any = None
+    square: Any = x
+    left = int(power)
+    while left:
+        if left & 1:
+            result = square if result is None else result * square
+        left >>= 1
+        square = square * square if left else square
+    return result

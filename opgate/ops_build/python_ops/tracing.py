@@ -1,0 +1,125 @@
+"""Calls a formula once for each choice of its settings and each type that elements are computed in."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.op_table import Attribute, Op
+from opgate.ops_build.python_ops.expression import CONDITIONS, Graph, Kind, Node
+from opgate.ops_build.python_ops.formula_source import COMPUTED, Choice
+from opgate.ops_build.python_ops.python_op import place_of
+from opgate.ops_build.python_ops.traced import FormulaError, Trace, Traced
+
+#: A formula: from the trace, the inputs and the attributes to the results.
+Formula = Callable[[Trace, Mapping[str, Traced], Mapping[str, Any]], Sequence[object]]
+
+
+def computed_in(dtype: str) -> np.dtype[Any]:
+    """Returns the dtype that elements of a dtype are computed in."""
+    return np.dtype(np.float32) if dtype in ("f16", "bf16") else DTYPES[dtype].numpy
+
+
+def check_elementwise(op: Op) -> None:
+    """Raises FormulaError if the op of a signature can't have a formula."""
+    if len(op.type_variables) != 1 or not op.elementwise or {*op.tensor_types} != {*op.type_variables}:
+        raise FormulaError(
+            "a formula computes one element of each output from one of each input: all tensors have one type variable "
+            f"and the dims [...], such as '<T: f32> {op.name}(x: T[...]) -> (y: T[...])', got '{op.signature}'"
+        )
+    if any(tensor.optional or tensor.variadic or tensor.const for tensor in op.inputs) or any(
+        output.optional for output in op.outputs
+    ):
+        raise FormulaError(f"a formula's tensors are all required, got '{op.signature}'")
+    (dtypes,) = op.type_variables.values()
+    if wrong := [dtype for dtype in dtypes if computed_in(dtype).name not in COMPUTED]:
+        raise FormulaError(f"a formula computes numbers, and {op.name} takes {', '.join(wrong)}")
+
+
+def choices_of(op: Op, formula: Formula) -> list[Choice]:
+    """Traces a formula. Raises FormulaError."""
+    check_elementwise(op)
+    deciding = [attribute for attribute in op.attributes if attribute.kind in ("bool", "choice") and not attribute.list]
+    (dtypes,) = op.type_variables.values()
+    computed = dict.fromkeys(computed_in(dtype) for dtype in dtypes)
+    found = []
+    for values in itertools.product(*(_values(attribute) for attribute in deciding)):
+        when = {attribute.name: value for attribute, value in zip(deciding, values, strict=True)}
+        graph = Graph()
+        results = {dtype.name: _traced(op, formula, Trace(graph, dtype), when) for dtype in computed}
+        found.append(Choice(when, results))
+    return found
+
+
+def _values(attribute: Attribute) -> Sequence[str | bool]:
+    return attribute.choices or (False, True)
+
+
+def _traced(op: Op, formula: Formula, trace: Trace, when: Mapping[str, str | bool]) -> Sequence[Node]:
+    inputs = {t.name: Traced(trace, trace.graph.node("input", Kind.ELEMENT, value=t.name)) for t in op.inputs}
+    attributes = {a.name: when[a.name] if a.name in when else _attribute(trace, a) for a in op.attributes}
+    results = [trace.wrap(result).node for result in formula(trace, inputs, attributes)]
+    if len(results) != len(op.outputs):
+        raise FormulaError(f"expected {len(op.outputs)} results, one for each output, got {len(results)}")
+    for node, output in zip(results, op.outputs, strict=True):
+        if node.kind in CONDITIONS:
+            raise FormulaError(f"output '{output.name}' is a condition: write np.where(condition, 1, 0)")
+        if trace.dtype.kind in "iu" and node.kind is Kind.REAL:
+            raise FormulaError(f"output '{output.name}' is no {trace.dtype}: write a whole number")
+    return results
+
+
+def _attribute(trace: Trace, attribute: Attribute) -> Any:
+    """Returns what stands for an attribute. Raises FormulaError."""
+    if attribute.kind not in ("int", "float"):
+        raise FormulaError(f"attribute '{attribute.name}' is a {attribute.kind}, which no formula can compute with")
+    kind = Kind.INTEGER if attribute.kind == "int" else Kind.REAL
+    if not attribute.list:
+        return Traced(trace, trace.graph.node("attribute", kind, value=attribute.name))
+    if attribute.length is None:
+        raise FormulaError(f"attribute '{attribute.name}' has any length: write {attribute.kind}[3] for three numbers")
+    names = [f"{attribute.name}[{place}]" for place in range(attribute.length)]
+    return tuple(Traced(trace, trace.graph.node("attribute", kind, value=name)) for name in names)
+
+
+def formula_of(function: Callable[..., Any]) -> Formula:
+    """Returns the formula that a function of the author's states. Its errors name the author's line."""
+
+    def formula(trace: Trace, inputs: Mapping[str, Traced], attributes: Mapping[str, Any]) -> Sequence[object]:
+        with np.errstate(all="ignore"):
+            results = called(function, [*inputs.values()], attributes)
+        return results if isinstance(results, tuple) else (results,)
+
+    return formula
+
+
+def called(function: Callable[..., Any], inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Calls a function of the author's. Raises FormulaError with the author's line."""
+    try:
+        return function(*inputs, **attributes)
+    except Exception as error:  # whatever the author's code raises
+        file = inspect.unwrap(function).__code__.co_filename
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        place = f"{file}:{lines[-1]}" if lines else place_of(function)
+        what = str(error) if isinstance(error, FormulaError) else f"{type(error).__name__}: {error}"
+        raise FormulaError(f"{place}: {what}") from error
+
+
+def kept(names: Sequence[str], choices: Sequence[Choice]) -> Iterator[str]:
+    """Yields those of the inputs and attributes that the results of the choices are computed from."""
+    from opgate.ops_build.python_ops.expression import in_order
+
+    used = {
+        str(node.value).partition("[")[0]
+        for choice in choices
+        for results in choice.results.values()
+        for node in in_order(results)
+        if node.what in ("input", "attribute")
+    } | {name for choice in choices for name in choice.when}
+    yield from (name for name in names if name in used)

@@ -1,0 +1,77 @@
+"""How an op in Python is tried: its function as a reference, and the cases of an op that states none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.op_table import Op
+
+_Types = Mapping[str, "np.dtype[Any]"]
+_ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0)
+
+
+def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[..., Any]:
+    """Returns a function of arrays by name that computes floats in float64, or floats of 16 bits in float32 if not
+    `wide`, and gives outputs of the dtypes that the signature states."""
+
+    def of_arrays(**values: Any) -> Any:
+        types: dict[str, np.dtype[Any]] = {}
+        given = []
+        for tensor in op.inputs:
+            value = values.pop(tensor.name, None)
+            arrays = value if tensor.variadic else [value]
+            if arrays[0] is not None:
+                types.setdefault(tensor.type, np.asarray(arrays[0]).dtype)
+            widened = [array if array is None else _widened(np.asarray(array), wide) for array in arrays]
+            given.append(widened if tensor.variadic else widened[0])
+        attributes = {attribute.name: values.get(attribute.name, attribute.default) for attribute in op.attributes}
+        with np.errstate(all="ignore"):
+            results = function(*given, **attributes)
+            outputs = results if isinstance(results, tuple) else (results,)
+            arrays = [
+                np.asarray(array).astype(types[output.type] if output.type in types else DTYPES[output.type].numpy)
+                for array, output in zip(outputs, op.outputs, strict=False)
+            ]
+        return tuple(arrays)
+
+    return of_arrays
+
+
+def _widened(array: Array, wide: bool) -> Array:
+    name = array.dtype.name
+    if wide and name in ("float16", "bfloat16", "float32"):
+        return array.astype(np.float64)
+    return array.astype(np.float32) if name in ("float16", "bfloat16") else array
+
+
+def usual_cases(op: Op, types: _Types) -> Iterator[Case]:
+    """Yields cases of an op whose tensors have the dims [...]: shapes, odd numbers, and each choice of an attribute."""
+    rng = np.random.default_rng(0)
+
+    def inputs(shape: tuple[int, ...]) -> dict[str, Array]:
+        return {tensor.name: _some(rng, shape, types.get(tensor.type), tensor.type) for tensor in op.inputs}
+
+    for shape in [(), (0,), (1,), (7,), (2, 3, 4), (70_001,)]:
+        yield Case(f"normal {list(shape)}", inputs(shape))
+    for attribute in op.attributes:
+        for value in attribute.choices or ((True, False) if attribute.kind == "bool" else ()):
+            if value != attribute.default and not attribute.list:
+                yield Case(f"{attribute.name} {value}", inputs((65,)), {attribute.name: value})
+    dtypes = {tensor.name: types.get(tensor.type) or DTYPES[tensor.type].numpy for tensor in op.inputs}
+    if all(dtype.kind not in "iubO" for dtype in dtypes.values()):
+        grid = np.meshgrid(*[_ODD] * len(dtypes))
+        values = {name: axis.ravel().astype(dtypes[name]) for name, axis in zip(dtypes, grid, strict=True)}
+        yield Case("odd numbers", values)
+
+
+def _some(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any] | None, name: str) -> Array:
+    dtype = dtype or DTYPES[name].numpy
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return np.asarray(3 * rng.standard_normal(shape)).astype(dtype)
