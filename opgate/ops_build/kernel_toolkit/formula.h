@@ -276,10 +276,18 @@ OPGATE_HOST_DEVICE V arcsinh(V x) {
   return opgate::arcsinh(x);
 }
 
-/// Of 0 and a power that is not negative, of a base below 0 and a whole power: as std::pow.
+/// x to the power of y. Where y is the same for all elements, compilers make a loop for squares of its own.
 template <typename V>
 OPGATE_HOST_DEVICE V power(V x, V y) {
+  if (y == V(2)) return x * x;
   return std::pow(x, y);
+}
+
+/// log(exp(a) + exp(b)), which overflows in neither.
+template <typename V>
+OPGATE_HOST_DEVICE V logaddexp(V a, V b) {
+  const V distance = a - b;
+  return select(a == b, a + V(0.69314718055994531), maximum(a, b) + log1p(exp(-std::fabs(distance))));
 }
 
 #define OPGATE_OF_CMATH(name, function) \

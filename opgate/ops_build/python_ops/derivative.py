@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opgate.ops_build.python_ops.expression import Kind, Node, in_order
+from opgate.ops_build.python_ops.expression import SCALARS, Kind, Node, in_order
 from opgate.ops_build.python_ops.functions import FUNCTIONS
 from opgate.ops_build.python_ops.traced import Trace, Traced
 
@@ -57,5 +57,7 @@ def evaluated(results: Sequence[Node], values: Mapping[str, Any]) -> list[Any]:
             name, _, place = str(node.value).partition("[")
             known[id(node)] = values[name][int(place[:-1])] if place else values[name]
         else:
-            known[id(node)] = FUNCTIONS[node.what].numpy(*(known[id(source)] for source in node.of))
+            value = FUNCTIONS[node.what].numpy(*(known[id(source)] for source in node.of))
+            # A number of Python's leaves arrays the dtype that they have.
+            known[id(node)] = value.item() if node.kind in SCALARS else value
     return [known[id(node)] for node in results]

@@ -56,7 +56,7 @@ def check_gradient(
                     there = total({**inputs, changed: moved})
                     differences[side] = [(b - a) / (moved - inputs[changed]) for a, b in zip(here, there, strict=True)]
                 slopes = differences.mean(0)
-                close = np.abs(differences[0] - differences[1]) <= 1e-3 * np.maximum(1, np.abs(slopes))
+                close = np.abs(differences[0] - differences[1]) <= _TOLERANCE / 2 * np.maximum(1, np.abs(slopes))
                 expected = sum(g * slope for g, slope in zip(of_outputs, slopes, strict=True))
                 given = gradient.reshape(-1)[:_MOST]
                 scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(given)))

@@ -50,12 +50,22 @@ class Stated:
     doc: str
     inputs: Sequence[str]
     attributes: Sequence[Attribute]
+    limits: Sequence[Limit] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What an attribute must be: a condition on attributes, and a text that says it."""
+
+    attribute: str
+    condition: Node
+    expected: str
 
 
 def header(op: Stated, choices: Sequence[Choice]) -> str:
     """Returns the header of an op whose formula is traced once for each of the choices."""
     space = f"opgate::ops::of_{op.tag}"
-    names = [f"Formula{number if number else ''}" for number in range(len(choices))]
+    names = [f"Formula{number or ''}" for number in range(len(choices))]
     lines = [
         "#pragma once",
         "",
@@ -68,11 +78,8 @@ def header(op: Stated, choices: Sequence[Choice]) -> str:
     ]
     for name, choice in zip(names, choices, strict=True):
         lines += ["", *_Formula(op, choice).lines(name)]
-    chosen = names[0]
-    if len(choices) > 1:
-        chosen = "Chosen"
-        lines += ["", *_chooser(op, names, choices)]
-    lines += ["", f"}}  // namespace {space}", "", f"OPGATE_ELEMENTWISE({op.tag}, {space}::{chosen})"]
+    lines += ["", *_chooser(op, names, choices), "", f"}}  // namespace {space}"]
+    lines += ["", f"OPGATE_ELEMENTWISE({op.tag}, {space}::Chosen)"]
     return "\n".join(lines) + "\n"
 
 
@@ -81,10 +88,18 @@ def _literal(text: str) -> str:
 
 
 def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice]) -> Iterator[str]:
+    """Yields the struct that checks the attributes and chooses among the formulas."""
     yield "struct Chosen {"
+    if op.limits:
+        yield "  static Status check(const Attributes& attributes, const KnownSizes&) {"
+        for limit in op.limits:
+            condition = _scalar(limit.condition, op.attributes)
+            yield f'    if (!({condition})) return attributes.refuse("{limit.attribute}", {_literal(limit.expected)});'
+        yield "    return {};"
+        yield "  }"
     yield "  template <typename Run>"
     yield "  static Status choose(const Attributes& attributes, const Run& run) {"
-    for name, choice in zip(names, choices, strict=True):
+    for name, choice in zip(names[:-1], choices[:-1], strict=True):
         tests = [
             f'attributes.boolean("{attribute}") == {str(value).lower()}'
             if isinstance(value, bool)
@@ -92,9 +107,33 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice]) -> Ite
             for attribute, value in choice.when.items()
         ]
         yield f"    if ({' && '.join(tests)}) return run({name}(attributes));"
-    yield '    return Status::internal("no formula for these attributes");'
+    yield f"    return run({names[-1]}(attributes));"
     yield "  }"
     yield "};"
+
+
+def _scalar(node: Node, attributes: Sequence[Attribute], *, top: bool = False) -> str:
+    """Returns the expression of a number or a condition that is the same for all elements, on the host."""
+    if node.what == "number":
+        return _number(node.value)  # type: ignore[arg-type]
+    if node.what == "attribute":
+        return _attribute(str(node.value), attributes)
+    kinds = {each.kind for each in node.of if each.kind in SCALARS}
+    kind = Kind.REAL if Kind.REAL in kinds or node.kind is Kind.REAL else Kind.INTEGER
+    arguments = [
+        f"{_TYPES[kind]}({_scalar(each, attributes)})" if each.kind in SCALARS else _scalar(each, attributes)
+        for each in node.of
+    ]
+    text = _call(node.what, arguments, integers=kind is Kind.INTEGER)
+    return text if top else f"({text})"
+
+
+def _attribute(name: str, attributes: Sequence[Attribute]) -> str:
+    name, _, place = name.partition("[")
+    attribute = next(each for each in attributes if each.name == name)
+    getter = {"int": "integer", "float": "number", "bool": "boolean"}[attribute.kind]
+    text = f'attributes.{getter}{"s" * attribute.list}("{name}")' + (f"[{place}" if place else "")
+    return f"static_cast<float>({text})" if attribute.kind == "float" else text  # it has single precision
 
 
 class _Formula:
@@ -103,7 +142,7 @@ class _Formula:
     def __init__(self, op: Stated, choice: Choice) -> None:
         self._choice = choice
         self._inputs = op.inputs
-        self._attributes = {attribute.name: attribute for attribute in op.attributes}
+        self._attributes = op.attributes
         everything = {id(node): node for results in choice.results.values() for node in in_order(results)}
         self._scalars = _held(everything.values(), [r for results in choice.results.values() for r in results])
 
@@ -111,7 +150,7 @@ class _Formula:
         yield f"struct {name} {{"
         for member, node in self._members():
             yield f"  {_TYPES[node.kind]} {member};"
-        values = ", ".join(f"{member}({self._scalar(node, top=True)})" for member, node in self._members())
+        values = ", ".join(f"{member}({_scalar(node, self._attributes, top=True)})" for member, node in self._members())
         yield f"  explicit {name}([[maybe_unused]] const Attributes& attributes){' : ' * bool(values)}{values} {{}}"
         yield "  template <typename V>"
         parameters = ", ".join(f"[[maybe_unused]] V {_named(name)}" for name in self._inputs)
@@ -146,26 +185,6 @@ class _Formula:
                 yield f'    OPGATE_RETURN_IF_ERROR(formula::fits<V>("{node.value}", {member}));'
         yield "    return {};"
         yield "  }"
-
-    def _scalar(self, node: Node, *, top: bool = False) -> str:
-        """Returns the expression of a number or a condition that is the same for all elements, on the host."""
-        if node.what == "number":
-            return _number(node.value)  # type: ignore[arg-type]
-        if node.what == "attribute":
-            return self._attribute(str(node.value))
-        kinds = {each.kind for each in node.of if each.kind in SCALARS}
-        kind = Kind.REAL if Kind.REAL in kinds or node.kind is Kind.REAL else Kind.INTEGER
-        arguments = [
-            f"{_TYPES[kind]}({self._scalar(each)})" if each.kind in SCALARS else self._scalar(each) for each in node.of
-        ]
-        text = _call(node.what, arguments, integers=kind is Kind.INTEGER)
-        return text if top else f"({text})"
-
-    def _attribute(self, name: str) -> str:
-        name, _, place = name.partition("[")
-        attribute = self._attributes[name]
-        getter = {"int": "integer", "float": "number", "bool": "boolean"}[attribute.kind]
-        return f'attributes.{getter}{"s" * attribute.list}("{name}")' + (f"[{place}" if place else "")
 
     def _body(self, dtype: str, results: Sequence[Node]) -> Iterator[str]:
         integers = "int" in dtype

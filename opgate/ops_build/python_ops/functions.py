@@ -80,7 +80,10 @@ def _numpy_sigmoid(x: Any) -> Any:
 
 
 def _power_gradients(g: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    return g * b * a ** (b - 1), g * select(a > 0, y * np.log(select(a > 0, a, 1.0)), 0.0)
+    of_base = select(b == 0, 0.0, b * a ** (b - 1))
+    return g * of_base, None if getattr(b, "scalar", False) else g * select(
+        a > 0, y * np.log(select(a > 0, a, 1.0)), 0.0
+    )
 
 
 def _between(first: Callable[[Any, Any], Any]) -> Derivative:
@@ -114,6 +117,7 @@ _ARITHMETIC = [
     Function("minimum", np.minimum, _between(lambda a, b: a < b), integers=True),
     Function("maximum", np.maximum, _between(lambda a, b: a > b), integers=True),
     Function("power", np.power, _power_gradients),
+    Function("logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a))),
     Function("hypot", np.hypot, lambda g, y, a, b: (g * a / y, g * b / y)),
     Function("arctan2", np.arctan2, lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b))),
     Function("copysign", np.copysign, lambda g, y, a, b: (g * np.copysign(1.0, a) * np.copysign(1.0, b), None)),

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opgate.ops_build.case import Case, with_gradients
+from opgate.ops_build.case import Array, Case, with_gradients
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
 from opgate.ops_build.python_ops.derivative import evaluated
 from opgate.ops_build.python_ops.differences import check_gradient
@@ -25,7 +25,7 @@ from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
-from opgate.ops_build.python_ops.tracing import choices_of, formula_of
+from opgate.ops_build.python_ops.tracing import choices_of, formula_of, limits_of, names_in
 from opgate.ops_build.python_ops.trials import rounded, usual_cases
 
 FILE = "op.py"
@@ -66,15 +66,17 @@ class OpFile:
         """Returns the headers of the op and of its gradient, by name. Raises OpFileError."""
         if self.python.formula_function is None:
             return {}
-        stated = Stated(
-            self.op.name, self.python.signature, self.python.doc, [t.name for t in self.op.inputs], self.op.attributes
-        )
-        texts = {f"{snake_case(self.op.name)}.h": header(stated, self.choices)}
+        texts = {f"{snake_case(self.op.name)}.h": self._header(self.op, self.choices)}
         if self.backward is not None:
-            op, choices = self.backward
-            stated = Stated(op.name, op.signature, op.doc, [t.name for t in op.inputs], op.attributes)
-            texts[f"{snake_case(op.name)}.h"] = header(stated, choices)
+            texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
         return texts
+
+    def _header(self, op: Op, choices: Sequence[Choice]) -> str:
+        limits = self._traced(lambda: limits_of(self.op, self.python.check_function))
+        known = {attribute.name for attribute in op.attributes}
+        held = [limit for limit in limits if known.issuperset(names_in([limit.condition]))]
+        inputs = [tensor.name for tensor in op.inputs]
+        return header(Stated(op.name, op.signature, op.doc, inputs, op.attributes, held), choices)
 
     def reference(self) -> Callable[..., Any]:
         """Returns the op in NumPy. Floats are computed in float64."""
@@ -88,16 +90,18 @@ class OpFile:
         def compute(*inputs: Any, **attributes: Any) -> Any:
             values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
             (choice,) = [c for c in choices if all(attributes[name] == value for name, value in c.when.items())]
-            dtype = next(iter(values.values())).dtype.name
-            results = choice.results.get(dtype) or next(iter(choice.results.values()))
-            given = evaluated(results, {**values, **attributes})
             like = values[op.inputs[0].name]
-            arrays = [np.broadcast_to(np.asarray(each, like.dtype), like.shape) for each in given]
-            named = {output.name: array for output, array in zip(op.outputs, arrays, strict=True)}
+            # Where the formula overflows in the dtype, its value is what the dtype gives.
+            results = choice.results.get(like.dtype.name) or choice.results["float64"]
+            wide = {name: array.astype(np.float64) for name, array in values.items()}
+            exact = _of_shape(like, evaluated(results, {**wide, **attributes}))
+            named = {output.name: array for output, array in zip(op.outputs, exact, strict=True)}
             check_gradient(self.op, self.python.function, values, attributes, named)
+            held = _of_shape(like, evaluated(results, {**values, **attributes}))
+            arrays = [np.where(np.isfinite(a) | ~np.isfinite(b), b, a) for a, b in zip(held, exact, strict=True)]
             return tuple(arrays)
 
-        return rounded(op, compute, wide=True)
+        return rounded(op, compute, wide=False)
 
     def cases(self, types: _Types) -> list[Case]:
         """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
@@ -169,6 +173,10 @@ def op_file_of(python: PythonOp, file: Path) -> OpFile:
         raise OpFileError(f"{python.place}: {error}") from None
     _check_parameters(op, python.function)
     return OpFile(file, python, replace(op, doc=python.doc))
+
+
+def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:
+    return [np.broadcast_to(np.asarray(value), like.shape) for value in values]
 
 
 def _executed(file: Path) -> Any:

@@ -28,6 +28,7 @@ class PythonOp:
         self.gradient_function: _Function | None = None
         self.cases_function: _Cases | None = None
         self.large_function: Callable[[Mapping[str, np.dtype[Any]]], Case] | None = None
+        self.check_function: _Function | None = None
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
 
@@ -47,6 +48,12 @@ class PythonOp:
         a function, the op's own is the formula.
         """
         self.formula_function = function or self.function
+        return self
+
+    def check(self, function: _Function) -> PythonOp:
+        """States what the attributes must be. The function takes the attributes that it names, by name, and returns for
+        each that it limits a condition and a text: {"gamma": (gamma >= 0, "a number that is not negative")}."""
+        self.check_function = function
         return self
 
     def gradient(self, function: _Function) -> PythonOp:

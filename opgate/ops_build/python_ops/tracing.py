@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import itertools
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.op_table import Attribute, Op
-from opgate.ops_build.python_ops.expression import CONDITIONS, Graph, Kind, Node
-from opgate.ops_build.python_ops.formula_source import COMPUTED, Choice
+from opgate.ops_build.python_ops.expression import CONDITIONS, Graph, Kind, Node, in_order
+from opgate.ops_build.python_ops.formula_source import COMPUTED, Choice, Limit
 from opgate.ops_build.python_ops.python_op import place_of
 from opgate.ops_build.python_ops.traced import FormulaError, Trace, Traced
 
@@ -88,6 +88,22 @@ def _attribute(trace: Trace, attribute: Attribute) -> Any:
     return tuple(Traced(trace, trace.graph.node("attribute", kind, value=name)) for name in names)
 
 
+def limits_of(op: Op, function: Callable[..., Any] | None) -> list[Limit]:
+    """Traces what the author says that the attributes must be. Raises FormulaError."""
+    if function is None:
+        return []
+    trace = Trace(Graph(), np.dtype(np.float64))
+    names = inspect.signature(function).parameters
+    values = {each.name: _attribute(trace, each) for each in op.attributes if each.name in names}
+    found = []
+    for name, stated in called(function, [], values).items():
+        condition, expected = stated
+        if not isinstance(condition, Traced) or condition.node.kind is not Kind.SETTING:
+            raise FormulaError(f"{place_of(function)}: attribute '{name}': expected a condition, such as {name} > 0")
+        found.append(Limit(name, condition.node, expected))
+    return found
+
+
 def formula_of(function: Callable[..., Any]) -> Formula:
     """Returns the formula that a function of the author's states. Its errors name the author's line."""
 
@@ -111,15 +127,14 @@ def called(function: Callable[..., Any], inputs: Sequence[Any], attributes: Mapp
         raise FormulaError(f"{place}: {what}") from error
 
 
+def names_in(results: Iterable[Node]) -> set[str]:
+    """Returns the inputs and attributes that results are computed from."""
+    nodes = (node for node in in_order([*results]) if node.what in ("input", "attribute"))
+    return {str(node.value).partition("[")[0] for node in nodes}
+
+
 def kept(names: Sequence[str], choices: Sequence[Choice]) -> Iterator[str]:
     """Yields those of the inputs and attributes that the results of the choices are computed from."""
-    from opgate.ops_build.python_ops.expression import in_order
-
-    used = {
-        str(node.value).partition("[")[0]
-        for choice in choices
-        for results in choice.results.values()
-        for node in in_order(results)
-        if node.what in ("input", "attribute")
-    } | {name for choice in choices for name in choice.when}
+    results = [node for choice in choices for nodes in choice.results.values() for node in nodes]
+    used = names_in(results) | {name for choice in choices for name in choice.when}
     yield from (name for name in names if name in used)

@@ -9,7 +9,7 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.op_table import Op
+from opgate.ops_build.op_table import Attribute, Op
 
 _Types = Mapping[str, "np.dtype[Any]"]
 _ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0)
@@ -29,7 +29,7 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
                 types.setdefault(tensor.type, np.asarray(arrays[0]).dtype)
             widened = [array if array is None else _widened(np.asarray(array), wide) for array in arrays]
             given.append(widened if tensor.variadic else widened[0])
-        attributes = {attribute.name: values.get(attribute.name, attribute.default) for attribute in op.attributes}
+        attributes = {each.name: _single(each, values.get(each.name, each.default)) for each in op.attributes}
         with np.errstate(all="ignore"):
             results = function(*given, **attributes)
             outputs = results if isinstance(results, tuple) else (results,)
@@ -40,6 +40,13 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
         return tuple(arrays)
 
     return of_arrays
+
+
+def _single(attribute: Attribute, value: Any) -> Any:
+    """Returns the value of an attribute as engines have it: a float has single precision."""
+    if attribute.kind != "float" or value is None:
+        return value
+    return [float(np.float32(each)) for each in value] if attribute.list else float(np.float32(value))
 
 
 def _widened(array: Array, wide: bool) -> Array:
