@@ -17,6 +17,17 @@ namespace opgate::formula {
 template <typename V>
 using Unsigned = typename std::conditional_t<std::is_integral_v<V>, std::make_unsigned<V>, std::type_identity<V>>::type;
 
+/// select() of bits. Where a condition is the same for all elements, compilers would make a loop for each value of it,
+/// and give up where the loop is long.
+template <typename V>
+OPGATE_HOST_DEVICE V blend(bool condition, V a, V b) {
+  using Bits =
+      std::conditional_t<sizeof(V) == 8, std::uint64_t, std::conditional_t<sizeof(V) == 4, std::uint32_t, Unsigned<V>>>;
+  const Bits mask = static_cast<Bits>(Bits{0} - static_cast<Bits>(condition));
+  return std::bit_cast<V>(
+      static_cast<Bits>((std::bit_cast<Bits>(a) & mask) | (std::bit_cast<Bits>(b) & static_cast<Bits>(~mask))));
+}
+
 // Integers wrap around, as in NumPy. In C++ only unsigned ones may.
 
 template <typename V>
@@ -276,19 +287,62 @@ OPGATE_HOST_DEVICE V arcsinh(V x) {
   return opgate::arcsinh(x);
 }
 
-/// x to the power of y. Where y is the same for all elements, compilers make a loop for squares of its own.
 template <typename V>
-OPGATE_HOST_DEVICE V power(V x, V y) {
-  if (y == V(2)) return x * x;
-  return std::pow(x, y);
+OPGATE_HOST_DEVICE V sigmoid_of_negative(V x) {
+  return logistic(x).complement;
+}
+
+/// log(1 + exp(x)).
+template <typename V>
+OPGATE_HOST_DEVICE V softplus(V x) {
+  const V e = exp(-std::fabs(x)), u = V(1) + e;
+  // The second term is the rounding error of 1 + e, and e itself where it is small.
+  return at_least(x, V(0)) + (log_of_normal(u) + (e - (u - V(1))) / u);
 }
 
 /// log(exp(a) + exp(b)), which overflows in neither.
 template <typename V>
 OPGATE_HOST_DEVICE V logaddexp(V a, V b) {
-  const V distance = a - b;
-  return select(a == b, a + V(0.69314718055994531), maximum(a, b) + log1p(exp(-std::fabs(distance))));
+  const V distance = select(a == b, V(0), a - b);  // infinity is as far from itself as any other number
+  return maximum(a, b) + softplus(-std::fabs(distance));
 }
+
+/// x to the power of y, with every case of std::pow. The logarithm and the exponential are those of doubles, so that
+/// the result is rounded once.
+OPGATE_HOST_DEVICE inline float power(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return powf(x, y);
+#else
+  // a = 2^k m with m in [sqrt(1/2), sqrt(2)), and log(m) = 2 artanh(s). The upper half of the bits of sqrt(1/2) is
+  // 0x3fe6a09e. A float that is denormal is a normal double.
+  const double a = std::fabs(static_cast<double>(x)), wide = y;
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(a) + (0x3ff0000000000000u - 0x3fe6a09e00000000u);
+  const double k = std::bit_cast<double>((bits >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1023.0);
+  const double m = std::bit_cast<double>((bits & 0x000fffffffffffffu) + 0x3fe6a09e00000000u);
+  const double s = (m - 1.0) / (m + 1.0), square = s * s;
+  double p = 1.0 / 13.0;
+  p = p * square + 1.0 / 11.0;
+  p = p * square + 1.0 / 9.0;
+  p = p * square + 1.0 / 7.0;
+  p = p * square + 1.0 / 5.0;
+  p = p * square + 1.0 / 3.0;
+  const double log = k * 0.69314718055994531 + 2.0 * (s + s * square * p);
+  const float finite = static_cast<float>(exp_in_range(held(wide * log, -708.0, 709.0)));
+  // Of 0 and infinity the logarithm is not made.
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const bool endless = std::fabs(x) == infinity;
+  const float at_zero = blend(y < 0.0f, infinity, 0.0f), at_infinity = blend(y < 0.0f, 0.0f, infinity);
+  const float magnitude = select(x == 0.0f, at_zero, select(endless, at_infinity, finite));
+  const float half = y * 0.5f;
+  const bool whole = rint(y) == y, odd = whole & (rint(half) != half);
+  const float sign = blend(odd, std::copysign(1.0f, x), 1.0f);
+  const float result = select((x < 0.0f) & !endless, blend(whole, magnitude, nan), magnitude) * sign;
+  const float known = select(x != x, x, blend(y != y, y, result));
+  const float of_one = select(x == 1.0f, 1.0f, select(x == -1.0f, blend(std::fabs(y) == infinity, 1.0f, known), known));
+  return blend(y == 0.0f, 1.0f, of_one);
+#endif
+}
+OPGATE_HOST_DEVICE inline double power(double x, double y) { return std::pow(x, y); }
 
 #define OPGATE_OF_CMATH(name, function) \
   template <typename V>                 \

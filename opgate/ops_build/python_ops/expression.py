@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -67,3 +68,21 @@ def in_order(results: Sequence[Node]) -> Iterator[Node]:
         else:
             stack.append((node, True))
             stack.extend((source, False) for source in reversed(node.of))
+
+
+def bounds(node: Node) -> tuple[float, float]:
+    """Returns numbers between which every value of a node is, or NaN."""
+    if node.what == "number":
+        return float(node.value), float(node.value)
+    if node.what in ("sigmoid", "sigmoid_of_negative", "normal_cdf", "gaussian"):
+        return 0.0, 1.0
+    if node.what in ("minimum", "maximum"):
+        (a, b), (c, d) = map(bounds, node.of)
+        return (min(a, c), min(b, d)) if node.what == "minimum" else (max(a, c), max(b, d))
+    if node.what == "negative":
+        low, high = bounds(node.of[0])
+        return -high, -low
+    if node.what == "absolute":
+        low, high = bounds(node.of[0])
+        return 0.0, max(abs(low), abs(high))
+    return -math.inf, math.inf

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opgate.ops_build.op_table import Attribute
-from opgate.ops_build.python_ops.expression import SCALARS, Kind, Node, Number, in_order
+from opgate.ops_build.python_ops.expression import SCALARS, Kind, Node, Number, bounds, in_order
 from opgate.ops_build.python_ops.functions import FUNCTIONS
 
 #: The types that elements are computed in: the dtype in NumPy and that in C++.
@@ -29,6 +29,8 @@ _TYPES = {
 }
 _SETTINGS = SCALARS | {Kind.SETTING}
 _WRAPPED = frozenset({"add", "subtract", "multiply", "negative"})
+#: Where exp_in_range (kernel_toolkit/elementary.h) gives exp.
+_EXP_RANGE = {"float32": (-87.0, 88.0), "float64": (-708.0, 709.0)}
 _LIMITS = {"minimum": "at_most", "maximum": "at_least"}
 
 
@@ -37,7 +39,7 @@ class Choice:
     """A formula for some values of the attributes that choose among formulas: the results by the dtype of NumPy that
     elements are computed in."""
 
-    when: Mapping[str, str | bool]
+    when: Mapping[str, str | bool | float]
     results: Mapping[str, Sequence[Node]]
 
 
@@ -100,16 +102,17 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice]) -> Ite
     yield "  template <typename Run>"
     yield "  static Status choose(const Attributes& attributes, const Run& run) {"
     for name, choice in zip(names[:-1], choices[:-1], strict=True):
-        tests = [
-            f'attributes.boolean("{attribute}") == {str(value).lower()}'
-            if isinstance(value, bool)
-            else f'attributes.text("{attribute}") == {_literal(value)}'
-            for attribute, value in choice.when.items()
-        ]
+        tests = [_test(attribute, value, op.attributes) for attribute, value in choice.when.items()]
         yield f"    if ({' && '.join(tests)}) return run({name}(attributes));"
     yield f"    return run({names[-1]}(attributes));"
     yield "  }"
     yield "};"
+
+
+def _test(name: str, value: str | bool | float, attributes: Sequence[Attribute]) -> str:
+    if isinstance(value, str):
+        return f'attributes.text("{name}") == {_literal(value)}'
+    return f"{_attribute(name, attributes)} == {str(value).lower()}"
 
 
 def _scalar(node: Node, attributes: Sequence[Attribute], *, top: bool = False) -> str:
@@ -187,7 +190,6 @@ class _Formula:
         yield "  }"
 
     def _body(self, dtype: str, results: Sequence[Node]) -> Iterator[str]:
-        integers = "int" in dtype
         nodes = list(in_order(results))
         uses = Counter(id(each) for node in nodes for each in node.of)
         uses.update(id(node) for node in results)
@@ -206,7 +208,7 @@ class _Formula:
                 texts[id(node)] = _named(str(node.value))
                 continue
             arguments = [texts[id(each)] for each in node.of]
-            text = self._element(node, arguments, integers)
+            text = self._element(node, arguments, dtype)
             if uses[id(node)] > 1:
                 yield f"const {_TYPES[node.kind]} t{number} = {text};"
                 texts[id(node)] = f"t{number}"
@@ -217,13 +219,19 @@ class _Formula:
         yield f"return {given[0]};" if len(given) == 1 else f"return std::array<V, {len(given)}>{{{', '.join(given)}}};"
 
     @staticmethod
-    def _element(node: Node, arguments: Sequence[str], integers: bool) -> str:
+    def _element(node: Node, arguments: Sequence[str], dtype: str) -> str:
         if node.what in _LIMITS:
             limits = [each.kind in SCALARS for each in node.of]
             if any(limits):
                 x, limit = arguments if limits[1] else reversed(arguments)
                 return f"formula::{_LIMITS[node.what]}({x}, {limit})"
-        return _call(node.what, arguments, integers=integers)
+        if node.what == "select" and node.of[0].kind is Kind.SETTING:
+            return f"formula::blend({', '.join(arguments)})"
+        if node.what == "exp" and node.kind is Kind.ELEMENT:
+            low, high = bounds(node.of[0])
+            if low >= _EXP_RANGE[dtype][0] and high <= _EXP_RANGE[dtype][1]:
+                return f"exp_in_range({arguments[0]})"
+        return _call(node.what, arguments, integers="int" in dtype)
 
 
 def _call(name: str, arguments: Sequence[str], *, integers: bool) -> str:

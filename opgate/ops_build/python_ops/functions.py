@@ -118,6 +118,7 @@ _ARITHMETIC = [
     Function("maximum", np.maximum, _between(lambda a, b: a > b), integers=True),
     Function("power", np.power, _power_gradients),
     Function("logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a))),
+    Function("softplus", lambda x: np.logaddexp(0, x), lambda g, y, x: (g * sigmoid(x),)),
     Function("hypot", np.hypot, lambda g, y, a, b: (g * a / y, g * b / y)),
     Function("arctan2", np.arctan2, lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b))),
     Function("copysign", np.copysign, lambda g, y, a, b: (g * np.copysign(1.0, a) * np.copysign(1.0, b), None)),
@@ -146,6 +147,7 @@ _ELEMENTARY = [
     Function("arccosh", np.arccosh, lambda g, y, x: (g / np.sqrt((x - 1) * (x + 1)),)),
     Function("arctanh", np.arctanh, lambda g, y, x: (g / ((1 - x) * (1 + x)),)),
     Function("sigmoid", _numpy_sigmoid, lambda g, y, x: (g * y * sigmoid(-x),)),
+    Function("sigmoid_of_negative", lambda x: _numpy_sigmoid(-x), lambda g, y, x: (-g * y * sigmoid(x),)),
     Function("gaussian", lambda x: np.exp(-np.square(x) / 2), lambda g, y, x: (-g * x * y,)),
     Function("erf", _of_each(math.erf), lambda g, y, x: (g * (2 / math.sqrt(math.pi)) * np.exp(-x * x),)),
     Function(

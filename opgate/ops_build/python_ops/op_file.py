@@ -89,7 +89,7 @@ class OpFile:
 
         def compute(*inputs: Any, **attributes: Any) -> Any:
             values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
-            (choice,) = [c for c in choices if all(attributes[name] == value for name, value in c.when.items())]
+            choice = next(c for c in choices if all(attributes[name] == value for name, value in c.when.items()))
             like = values[op.inputs[0].name]
             # Where the formula overflows in the dtype, its value is what the dtype gives.
             results = choice.results.get(like.dtype.name) or choice.results["float64"]

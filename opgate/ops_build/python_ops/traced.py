@@ -59,7 +59,7 @@ class Trace:
             self._check_integers(name, taken)
         if kind in SCALARS and all(node.what == "number" for node in nodes):
             return self.wrap(_folded(name, [node.value for node in nodes]))
-        return Traced(self, self.graph.node(name, kind, nodes))
+        return Traced(self, self.graph.node(*_shared(name, kind, nodes)))
 
     def _check_integers(self, name: str, nodes: list[Node]) -> None:
         if not FUNCTIONS[name].integers:
@@ -72,6 +72,16 @@ class Trace:
             limits = np.iinfo(self.dtype)
             if node.what == "number" and not limits.min <= int(node.value) <= limits.max:
                 raise FormulaError(f"{node.value} is beyond {self.dtype}, {limits.min} to {limits.max}")
+
+
+def _shared(name: str, kind: Kind, nodes: list[Node]) -> tuple[str, Kind, list[Node]]:
+    """Returns a function in the form that shares most with others: a sigmoid and that of the negative number have one
+    exponential, and so have the logarithms of 1 + exp(x) and 1 + exp(-x)."""
+    if name == "sigmoid" and nodes[0].what == "negative":
+        return "sigmoid_of_negative", kind, [*nodes[0].of]
+    if name == "logaddexp" and nodes[0].what == "number" and nodes[0].value == 0:
+        return "softplus", kind, nodes[1:]
+    return name, kind, nodes
 
 
 def _described(value: object) -> str:

@@ -51,17 +51,32 @@ def choices_of(op: Op, formula: Formula) -> list[Choice]:
     found = []
     for values in itertools.product(*(_values(attribute) for attribute in deciding)):
         when = {attribute.name: value for attribute, value in zip(deciding, values, strict=True)}
-        graph = Graph()
-        results = {dtype.name: _traced(op, formula, Trace(graph, dtype), when) for dtype in computed}
-        found.append(Choice(when, results))
+        general = _choice(op, formula, when, computed)
+        # A power that is an attribute is often 2, and a square costs little.
+        squares = {**when, **dict.fromkeys(_powers(op, general), 2.0)}
+        found += [_choice(op, formula, squares, computed), general] if len(squares) > len(when) else [general]
     return found
+
+
+def _choice(
+    op: Op, formula: Formula, when: Mapping[str, str | bool | float], computed: Iterable[np.dtype[Any]]
+) -> Choice:
+    graph = Graph()
+    return Choice(when, {dtype.name: _traced(op, formula, Trace(graph, dtype), when) for dtype in computed})
+
+
+def _powers(op: Op, choice: Choice) -> list[str]:
+    """Returns the float attributes that powers are computed from."""
+    nodes = [node for results in choice.results.values() for node in in_order(results) if node.kind is Kind.ELEMENT]
+    names = {name for node in nodes if node.what == "power" for name in names_in([node.of[1]])}
+    return [each.name for each in op.attributes if each.name in names and each.kind == "float" and not each.list]
 
 
 def _values(attribute: Attribute) -> Sequence[str | bool]:
     return attribute.choices or (False, True)
 
 
-def _traced(op: Op, formula: Formula, trace: Trace, when: Mapping[str, str | bool]) -> Sequence[Node]:
+def _traced(op: Op, formula: Formula, trace: Trace, when: Mapping[str, str | bool | float]) -> Sequence[Node]:
     inputs = {t.name: Traced(trace, trace.graph.node("input", Kind.ELEMENT, value=t.name)) for t in op.inputs}
     attributes = {a.name: when[a.name] if a.name in when else _attribute(trace, a) for a in op.attributes}
     results = [trace.wrap(result).node for result in formula(trace, inputs, attributes)]

@@ -11,9 +11,10 @@ def mish(x):
 
 @mish.formula
 def _(x):  # tanh(ln(1 + e)) is n / (n + 2), in which nothing cancels
-    e = np.exp(np.minimum(x, 22))
+    low = -87 if x.dtype == np.float32 else -700
+    e = np.exp(np.clip(x, low, 22))
     n = e * (e + 2)
-    return np.where(x < (-87 if x.dtype == np.float32 else -700), 0, x) * (n / (n + 2))
+    return np.where(x < low, 0, x) * (n / (n + 2))
 
 
 mish.cases(cases)
