@@ -190,11 +190,13 @@ def new(
         str | None,
         typer.Option(help="The op's signature (docs/signatures.md). Default: an elementwise op, factor * x."),
     ] = None,
+    python: Annotated[bool, typer.Option("--python", help="Write an op.py, an op in Python.")] = False,
 ) -> None:
     """Write the folder of a new op, which builds and verifies at once.
 
-    Without a signature it is an elementwise formula for the CPU and for CUDA. With one it has a kernel and a reference
-    that read what the signature names and give zeros, until you write what they should compute.
+    Without a signature it is an elementwise formula for the CPU and for CUDA, with --python in Python and else in C++.
+    With one it has a kernel and a reference that read what the signature names and give zeros, until you write what
+    they should compute.
     """
     import shlex
 
@@ -202,7 +204,7 @@ def new(
     from opgate.ops_build.scaffold import new_op
 
     try:
-        paths = new_op(folder, signature, BuildOptions().library())
+        paths = new_op(folder, signature, BuildOptions().library(), python=python)
     except (OSError, ValueError) as error:
         raise _fail(error) from None
     for path in paths:

@@ -1,4 +1,5 @@
-"""Writes the folder of a new op: an elementwise formula that works at once, or the skeleton of a signature.
+"""Writes the folder of a new op: an elementwise formula that works at once, in Python or in C++, or the skeleton of a
+signature.
 
 Both build, verify and have a page. The skeleton's kernel and reference give zeros, until the author writes what they
 should compute.
@@ -16,6 +17,7 @@ from typing import Any
 
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.op_table import Attribute, Expr, Input, Op, Output, parse_signature, snake_case
+from opgate.ops_build.python_ops.op_file import FILE
 from opgate.ops_build.signature_walk import DIVISIONS, OPERATIONS
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -48,11 +50,12 @@ class ScaffoldError(ValueError):
     """The folder can't be written. The message says why, and what to do."""
 
 
-def new_op(folder: Path, signature: str | None, library: Path) -> list[Path]:
+def new_op(folder: Path, signature: str | None, library: Path, *, python: bool = False) -> list[Path]:
     """Writes the files of a new op into `folder`, whose name is the op's in snake_case, and returns them.
 
-    Without a signature the op is elementwise and gives x times an attribute. `library` is an op library, whose parser
-    reads the signature. Raises ScaffoldError, SignatureError, and OSError if a file can't be written.
+    Without a signature the op is elementwise and gives x times an attribute, with `python` in an op.py. `library` is an
+    op library, whose parser reads the signature. Raises ScaffoldError, SignatureError, and OSError if a file can't be
+    written.
     """
     folder = folder.resolve()
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", folder.name) or keyword.iskeyword(folder.name):
@@ -63,7 +66,9 @@ def new_op(folder: Path, signature: str | None, library: Path) -> list[Path]:
         name = "".join(part.capitalize() for part in folder.name.split("_"))
         if snake_case(name) != folder.name:
             raise ScaffoldError(f"the op {name} lies in a folder named {snake_case(name)}, got {folder.name}")
-        texts = _elementwise(name, folder.name)
+        texts = _in_python(name, folder.name) if python else _elementwise(name, folder.name)
+    elif python:
+        raise ScaffoldError("an op.py is elementwise: leave out --signature, and change it in the file")
     elif library.is_file():
         op = parse_signature(library, signature)
         if snake_case(op.name) != folder.name:
@@ -84,6 +89,11 @@ def _elementwise(name: str, stem: str) -> dict[str, str]:
         target.replace("op.", f"{stem}."): _filled(f"elementwise/{target}", name=name, stem=stem)
         for target in ("op.h", "reference.py", "cases.py", "README.md")
     }
+
+
+def _in_python(name: str, stem: str) -> dict[str, str]:
+    """Returns the file of an op in Python that gives x * factor."""
+    return {FILE: _filled("python/op.py", name=name, stem=stem)}
 
 
 def _skeleton(op: Op) -> dict[str, str]:

@@ -28,6 +28,7 @@ from opgate.ops_build.building.toolchain import (
     toolchain_folder,
 )
 from opgate.ops_build.op_folder import op_folders
+from opgate.ops_build.python_ops.op_file import OpFileError
 
 #: The CMake targets of gpu_check/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
 RUNNER = "opgate_gpu_runner"
@@ -86,6 +87,10 @@ def _check_sources(options: BuildOptions) -> None:
     """Raises BuildError if a source states an op without a kernel, or if a CUDA source registers none: the build would
     leave the op or its kernel out silently. So it does if a kernel names what its signature doesn't have."""
     for folder in (folder for ops in options.ops for folder in op_folders(ops)):
+        try:
+            folder.generated_sources()
+        except OpFileError as error:
+            raise BuildError(str(error)) from None
         for tag in folder.unregistered_tags():
             raise BuildError(
                 f"{folder.path} states {tag} and has no kernel of it: "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opgate import cpu, folders
 from opgate.ops_build.op_folder import op_folders
+from opgate.ops_build.python_ops.op_file import OpFileError
 
 SOURCE = Path(__file__).resolve().parents[1]
 #: The folders there with the C++ and CUDA that ops are made of, beside the ops and the adapters.
@@ -86,7 +87,11 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
     folder = folder.resolve()
     if not folder.is_dir():
         raise BuildError(f"{folder} is no folder")
-    if not any(name.endswith(".cpp") for op in op_folders(folder) for name in op.source_names):
+    try:
+        sources = {name for op in op_folders(folder) for name in op.source_names}
+    except OpFileError as error:
+        raise BuildError(str(error)) from None
+    if not any(name.endswith(".cpp") for name in sources):
         raise BuildError(
             f"{folder} holds no op: expected {folder.name}/<op>/op.py or {folder.name}/<op>/<op>.cpp, "
             "or a header there with OPGATE_ELEMENTWISE(Tag, Formula)"

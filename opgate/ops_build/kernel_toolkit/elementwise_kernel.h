@@ -10,18 +10,22 @@
 
 namespace opgate {
 
-/// The number of values that a formula takes.
+/// The number of values that a formula takes: its kArity if it has one, else found by trying.
 template <typename Formula, typename V, std::size_t count = 1>
 constexpr std::size_t arity_of() {
-  constexpr auto takes = []<std::size_t... i>(std::index_sequence<i...>) {
-    return std::invocable<const Formula&, decltype(static_cast<void>(i), V())...>;
-  };
-  constexpr bool found = takes(std::make_index_sequence<count>());
-  static_assert(found || count < 8, "a formula takes values of one type, 1 to 8 of them");
-  if constexpr (found || count == 8)
-    return count;
-  else
-    return arity_of<Formula, V, count + 1>();
+  if constexpr (requires { Formula::kArity; }) {
+    return Formula::kArity;
+  } else {
+    constexpr auto takes = []<std::size_t... i>(std::index_sequence<i...>) {
+      return std::invocable<const Formula&, decltype(static_cast<void>(i), V())...>;
+    };
+    constexpr bool found = takes(std::make_index_sequence<count>());
+    static_assert(found || count < 8, "a formula takes values of one type, 1 to 8 of them");
+    if constexpr (found || count == 8)
+      return count;
+    else
+      return arity_of<Formula, V, count + 1>();
+  }
 }
 
 /// The `check` of a formula that has one.

@@ -14,11 +14,12 @@ from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, newer
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.packaging.wheel import platform_tag
+from opgate.ops_build.python_ops.op_file import FILE
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "package"
 _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 #: What a wheel brings of an op's folder: what verification, inspection and readers need, and no source.
-_PARTS = ("README.md", "reference.py", "cases.py", "decomposition.py")
+_PARTS = ("README.md", FILE, "reference.py", "cases.py", "decomposition.py")
 
 
 def package(options: BuildOptions, version: str, output: Path) -> Path:

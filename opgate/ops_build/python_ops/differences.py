@@ -37,13 +37,16 @@ def check_gradient(
     if any(name not in values for name in names):
         return
     inputs = {name: values[name].reshape(-1)[:_MOST].astype(np.float64) for name in names}
-    of_outputs = [values[f"grad_{output.name}"].reshape(-1)[:_MOST] for output in op.outputs]
+    size = next(iter(inputs.values())).size
+    # An output whose gradient is not taken has no slope anywhere.
+    taken = [values.get(f"grad_{output.name}", np.zeros(size)) for output in op.outputs]
+    of_outputs = [gradient.reshape(-1)[:_MOST] for gradient in taken]
     own = {attribute.name: attributes.get(attribute.name, attribute.default) for attribute in op.attributes}
 
     def total(changed: Mapping[str, Array]) -> list[Array]:
         results = function(*(changed[name] for name in names), **own)
         arrays = results if isinstance(results, tuple) else (results,)
-        return [np.broadcast_to(np.asarray(array, np.float64), of_outputs[0].shape) for array in arrays]
+        return [np.broadcast_to(np.asarray(array, np.float64), (size,)) for array in arrays]
 
     with np.errstate(all="ignore"):
         here = total(inputs)

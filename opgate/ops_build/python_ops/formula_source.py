@@ -151,6 +151,7 @@ class _Formula:
 
     def lines(self, name: str) -> Iterator[str]:
         yield f"struct {name} {{"
+        yield f"  static constexpr std::size_t kArity = {len(self._inputs)};"
         for member, node in self._members():
             yield f"  {_TYPES[node.kind]} {member};"
         values = ", ".join(f"{member}({_scalar(node, self._attributes, top=True)})" for member, node in self._members())

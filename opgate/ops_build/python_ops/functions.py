@@ -188,3 +188,16 @@ ALIASES: Mapping[str, str] = {
     "invert": "logical_not",
     "positive": "positive",
 }
+
+#: What a formula may call, for messages.
+NAMES = ", ".join(
+    [
+        *(f"np.{name}" for name, each in FUNCTIONS.items() if isinstance(each.numpy, np.ufunc)),
+        "np.where",
+        "np.clip",
+        "opgate.sigmoid",
+        "opgate.erf",
+        "opgate.normal_cdf",
+        "opgate.gaussian",
+    ]
+)

@@ -87,8 +87,13 @@ def _derived_gradient(op: Op, python: PythonOp) -> Formula:
     def formula(trace: Trace, inputs: Mapping[str, Traced], attributes: Mapping[str, Any]) -> Sequence[object]:
         own = {tensor.name: inputs[tensor.name] for tensor in op.inputs}
         results = [trace.wrap(result).node for result in forward(trace, own, attributes)]
-        of_results = [inputs[f"grad_{output.name}"] for output in op.outputs]
-        return gradients(trace, results, of_results, [value.node for value in own.values()])
+        of_results: list[Any] = [inputs[f"grad_{output.name}"] for output in op.outputs]
+        nodes = [value.node for value in own.values()]
+        if len(results) > 1:
+            return gradients(trace, results, of_results, nodes)
+        # The slope times the gradient: what overflows in the gradient then spoils nothing of the slope.
+        slopes = gradients(trace, results, [trace.wrap(1.0)], nodes)
+        return [slope if _is_zero(slope.node) else of_results[0] * slope for slope in slopes]
 
     return formula
 

@@ -49,8 +49,7 @@ class OpFile:
     def choices(self) -> list[Choice]:
         """The traced formula. Raises OpFileError."""
         function = self.python.formula_function
-        if function is None:
-            raise OpFileError(f"{self.python.place}: {self.op.name} has no formula")
+        assert function is not None
         _check_parameters(self.op, function)
         return self._traced(lambda: choices_of(self.op, formula_of(function)))
 
@@ -65,7 +64,11 @@ class OpFile:
     def sources(self) -> dict[str, str]:
         """Returns the headers of the op and of its gradient, by name. Raises OpFileError."""
         if self.python.formula_function is None:
-            return {}
+            raise OpFileError(
+                f"{self.python.place}: {self.op.name} has no formula, and nothing else can be compiled: write "
+                f"{self.python.__name__}.formula() below the function, or a function of its own with "
+                f"@{self.python.__name__}.formula"
+            )
         texts = {f"{snake_case(self.op.name)}.h": self._header(self.op, self.choices)}
         if self.backward is not None:
             texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.python_ops.expression import CONDITIONS, SCALARS, Graph, Kind, Node, Number
-from opgate.ops_build.python_ops.functions import ALIASES, FUNCTIONS
+from opgate.ops_build.python_ops.functions import ALIASES, FUNCTIONS, NAMES
 
 
 class FormulaError(ValueError):
@@ -59,6 +59,8 @@ class Trace:
             self._check_integers(name, taken)
         if kind in SCALARS and all(node.what == "number" for node in nodes):
             return self.wrap(_folded(name, [node.value for node in nodes]))
+        if name == "multiply" and kind is Kind.ELEMENT and (factor := next(filter(_is_one, nodes), None)):
+            return values[1 - nodes.index(factor)]
         return Traced(self, self.graph.node(*_shared(name, kind, nodes)))
 
     def _check_integers(self, name: str, nodes: list[Node]) -> None:
@@ -72,6 +74,10 @@ class Trace:
             limits = np.iinfo(self.dtype)
             if node.what == "number" and not limits.min <= int(node.value) <= limits.max:
                 raise FormulaError(f"{node.value} is beyond {self.dtype}, {limits.min} to {limits.max}")
+
+
+def _is_one(node: Node) -> bool:
+    return node.what == "number" and node.value == 1
 
 
 def _shared(name: str, kind: Kind, nodes: list[Node]) -> tuple[str, Kind, list[Node]]:
@@ -179,7 +185,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             return self.trace.apply("divide", 1, *arguments)
         if name not in FUNCTIONS or method != "__call__":
             called = f"np.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
-            raise FormulaError(f"{called} is no function of formulas. They have {', '.join(FUNCTIONS)}")
+            raise FormulaError(f"{called} is no function of formulas. They have {NAMES}")
         if options:
             raise FormulaError(f"np.{ufunc.__name__} takes no {', '.join(options)} in a formula")
         if name == "power":
@@ -188,9 +194,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         if function not in _OTHERS:
-            raise FormulaError(
-                f"np.{function.__name__} is no function of formulas. They have {', '.join(FUNCTIONS)}, where and clip"
-            )
+            raise FormulaError(f"np.{function.__name__} is no function of formulas. They have {NAMES}")
         return _OTHERS[function](*arguments, **options)
 
     def _no_number(self, *_: object) -> Any:
@@ -204,15 +208,16 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             "chained comparisons write np.minimum, np.maximum and (a < x) & (x < b)"
         )
 
-    def _no_array(self, *_: object) -> Any:
-        raise FormulaError("a formula sees one element of each tensor, which has no shape, no axis and no parts")
+    def _no_array(self, *_: object, name: str = "") -> Any:
+        what = f": it has no .{name}" if name else ""
+        raise FormulaError(f"a formula sees one element of each tensor, which has no shape, no axis and no parts{what}")
 
     __getitem__ = __len__ = __iter__ = __array__ = _no_array
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._no_array()
+        return self._no_array(name=name)
 
 
 def _whole_power(x: Traced, power: Number) -> Any:

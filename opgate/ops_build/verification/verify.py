@@ -46,6 +46,8 @@ class References:
 
     def __init__(self, op: Op, folder: OpFolder) -> None:
         self._op, self._folder = op, folder
+        #: The file that has the reference.
+        self.file = "op.py" if folder.op_file else "reference.py"
         self._outputs: dict[int, tuple[Case, dict[str, Array]]] = {}  # by the identity of the case
 
     def outputs(self, case: Case) -> dict[str, Array]:
@@ -154,7 +156,7 @@ def try_case(op: Op, references: References, case: Case, types: Mapping[str, str
     try:
         expected = references.outputs(case)
     except Exception as error:
-        return f"reference.py: {type(error).__name__}: {error}"
+        return f"{references.file}: {type(error).__name__}: {error}"
     for tensor in op.outputs:
         dtype = types.get(tensor.type, tensor.type)
         failure = difference(outputs[tensor.name], expected[tensor.name], tolerance(case, tensor.name, dtype))

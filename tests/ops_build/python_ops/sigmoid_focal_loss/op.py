@@ -10,10 +10,9 @@ SIGNATURE = """<T: f16|bf16|f32|f64> SigmoidFocalLoss(x: T[...], target: T[...];
 @opgate.op(SIGNATURE, "The focal loss of the logits x for targets in [0, 1], elementwise.")
 def sigmoid_focal_loss(x, target, *, alpha, gamma):
     q = opgate.sigmoid(x) * (1 - target) + opgate.sigmoid(-x) * target
-    q = np.maximum(q, np.finfo(x.dtype).tiny)  # 0 to a power below 1 has no slope
     entropy = target * np.logaddexp(0, -x) + (1 - target) * np.logaddexp(0, x)
     weight = np.where(alpha < 0, 1, alpha * target + (1 - alpha) * (1 - target))
-    return weight * entropy * q**gamma
+    return weight * entropy * np.maximum(q, np.finfo(x.dtype).tiny) ** gamma  # 0 to a power below 1 has no slope
 
 
 @sigmoid_focal_loss.check
