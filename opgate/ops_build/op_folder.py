@@ -121,9 +121,10 @@ class OpFolder:
     def cases(self, types: _Types) -> list[Case]:
         """Returns the op's cases. `types` maps the type variables to dtypes. Raises FileNotFoundError if there is no
         cases.py."""
-        if self.op_file and not (self.path / "cases.py").is_file():
-            return self.op_file.backward_cases(types) if self.backward else self.op_file.cases(types)
-        return list(self._cases.cases(types))
+        if not self.op_file:
+            return list(self._cases.cases(types))
+        stated = self._cases.cases(types) if (self.path / "cases.py").is_file() else self.op_file.cases(types)
+        return self.op_file.backward_cases(stated) if self.backward else list(stated)
 
     def large(self, types: _Types) -> Case | None:
         """Returns the large case for measuring time, or None if there is none."""

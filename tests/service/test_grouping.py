@@ -92,6 +92,21 @@ def test_with_priorities_and_a_latency_limit(repository, load):
     assert 9 <= model.statistics.executions < 36
 
 
+def test_texts_of_a_length_share(repository, load):
+    sized(repository, text=config(length_buckets="word=2,8"))
+    words = ["a", "bc", "bcd", "x" * 9, "x" * 500, "bcdefghi", "é" * 2, b"\xff" * 2, ""]
+    answers = together(load(), "sized", [asked(1, word) for word in words])
+    assert rows_of(answers) == [5, 5, 2, 2, 2, 2, 5, 5, 5]
+
+
+def test_the_longest_row_says_the_bucket(repository, load):
+    sized(repository, text=config(length_buckets="word=2;x=3"))
+    requests = [asked(1, "a"), asked(1, "a", rows=2), asked(1, "abc"), asked(1, "a", length=4), asked(1, "a", length=3)]
+    requests[1]["word"] = np.array([["a"], ["abc"]], object)
+    answers = together(load(), "sized", requests)
+    assert rows_of(answers) == [1, 3, 3, 1, 1]  # the last one has another shape
+
+
 @pytest.mark.parametrize(
     ("word", "size"), [("x" * 4093, 4097), ("é" * 2047, 4098), ("é" * 100_000, 100_004), (b"\xff" * 4093, 4097)]
 )
@@ -144,3 +159,18 @@ def test_groups_are_equal_if_the_values_are(repository, load, requests):
     for group, values in groups:
         for other, other_values in groups:
             assert (group == other) == (values == other_values)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("words=2", "'words' is not an input, the inputs are x, t, word"),
+        ("word", "expected word and ascending sizes, word=64,256, got 'word'"),
+        ("word=2,2", "expected word and ascending sizes"),
+        ("word=0,2", "expected word and ascending sizes"),
+        ("word=a", "expected word and ascending sizes"),
+    ],
+)
+def test_buckets_that_are_none(repository, reason, text, message):
+    sized(repository, text=config(length_buckets=text))
+    assert message in reason("sized")

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,10 +121,11 @@ class OpFile:
     def large(self, types: _Types) -> Case | None:
         return None if self.python.large_function is None else self.python.large_function(types)
 
-    def backward_cases(self, types: _Types) -> list[Case]:
+    def backward_cases(self, cases: Iterable[Case]) -> list[Case]:
+        """Returns the cases of the gradient from those of the op."""
         assert self.backward is not None
         op, _ = self.backward
-        found = [case for case in self.cases(types) if not case.error]
+        found = [case for case in cases if not case.error]
         for output in self.op.outputs:
             found = list(with_gradients(found, f"grad_{output.name}", self.op.inputs[0].name))
         names = [tensor.name for tensor in op.inputs]

@@ -173,6 +173,7 @@ class ModelSpec:
     scattered: Mapping[str, str] = field(default_factory=dict)  # flat outputs by name, with the input that shapes them
     padding: Padding | None = None
     batch_by: tuple[str, ...] = ()  # inputs whose values the requests of a batch have in common
+    length_buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)  # sizes that part batches, by input
     row_status: RowStatus | None = None
     decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"

@@ -1,7 +1,8 @@
-"""The values that the requests of a batch have in common, for models whose config has `batch_by`."""
+"""What the requests of a batch have in common, for models whose config has `batch_by` or `length_buckets`."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable
 
 from opgate.service.core.errors import Kind, ServingError
@@ -13,12 +14,28 @@ MAX_GROUP_BYTES = 4096
 
 
 def group_of(spec: ModelSpec, request: Request) -> Hashable:
-    """Returns a value that two requests share only if their inputs of `batch_by` are equal.
+    """Returns a value that two requests share only if their inputs of `batch_by` are equal, and the longest rows of
+    their inputs of `length_buckets` fall into one bucket.
 
     If all rows of an input are equal, their number doesn't matter. Floats are compared by their bits.
     Raises ServingError (TOO_LARGE).
     """
-    return tuple([_value(spec, name, request.inputs[name]) for name in spec.batch_by if name in request.inputs])
+    values = [_value(spec, name, request.inputs[name]) for name in spec.batch_by if name in request.inputs]
+    buckets = [
+        bisect_left(sizes, _longest(request.inputs[name]))
+        for name, sizes in spec.length_buckets.items()
+        if name in request.inputs
+    ]
+    return tuple(values + buckets)
+
+
+def _longest(array: Array) -> int:
+    """Returns the length of the longest row: its elements, or the characters of its strings."""
+    if array.dtype != object or not array.size:
+        return array.size // max(1, len(array))
+    lengths = list(map(len, array.reshape(-1).tolist()))
+    each = array.size // len(array)
+    return max(lengths) if each == 1 else max(sum(lengths[at : at + each]) for at in range(0, len(lengths), each))
 
 
 def _value(spec: ModelSpec, name: str, array: Array) -> Hashable:

@@ -92,6 +92,7 @@ class Scheduler:
         # On the CPU the thread that ran last has warm caches. GPUs take turns.
         self._instances = Instances(instances, claims, in_turn=sessions[0].gpu is not None)
         self._idle = self._instances.idle
+        self._grouped = bool(self.spec.batch_by or self.spec.length_buckets)
         self._open: set[Request] = set()  # requests that their runs have left open
         self._limited = bool(claims)  # whether a rate limiter decides when the instances run
         self._waits_for_resources = False
@@ -103,7 +104,7 @@ class Scheduler:
         if self._closed:
             self._fail(request, unloading(self.spec.name))
             return
-        if self.spec.batch_by and not self._group(request):
+        if self._grouped and not self._group(request):
             return
         waiting, policy = self._waiting, self._policy
         if waiting.size >= waiting.max_size or policy is None:

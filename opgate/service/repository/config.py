@@ -27,8 +27,10 @@ CUDA_PARAMETERS = frozenset({
     "arena_extend_strategy", "cudnn_conv_algo_search", "do_copy_in_default_stream", "gpu_mem_limit",
 })  # fmt: skip
 # Those that say how requests share a batch.
-BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"})
+BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets"})
 # Those that say how a model runs, which an ensemble doesn't.
+#: A bucket is no larger than this.
+_LARGEST_BUCKET = 1 << 31
 _RUN_PARAMETERS = BATCH_PARAMETERS | {"isolation", "max_latency_ms"}
 PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
@@ -386,6 +388,15 @@ def _ignored_parameters(config: ModelConfig) -> Iterator[str]:
 def on_gpu(config: ModelConfig) -> bool:
     """Returns whether an instance of a model runs on a GPU. `place` has completed the config."""
     return any(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+
+
+def ascending_sizes(text: str) -> tuple[int, ...]:
+    """Returns the sizes of buckets, ascending and with commas between them; none if the text has anything else."""
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        return ()
+    return sizes if sorted(set(sizes)) == list(sizes) and 1 <= sizes[0] <= sizes[-1] <= _LARGEST_BUCKET else ()
 
 
 def parameter(config: ModelConfig, key: str) -> str:

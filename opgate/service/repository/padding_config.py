@@ -13,10 +13,7 @@ from opgate.service.core.datatypes import BY_ONNX, DataType
 from opgate.service.core.spec import Cut, Mask, ModelSpec, PaddedInput, Padding, TensorSpec
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.session import EngineTensor
-from opgate.service.repository.config import ConfigError, parameter
-
-# A bucket is no larger than this.
-_LARGEST_BUCKET = 1 << 31
+from opgate.service.repository.config import ConfigError, ascending_sizes, parameter
 
 
 def mask_names(config: ModelConfig) -> set[str]:
@@ -229,10 +226,7 @@ def _buckets(config: ModelConfig) -> tuple[int, ...]:
     if "pad_buckets" not in config.parameters:
         return ()
     text = parameter(config, "pad_buckets")
-    try:
-        buckets = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        buckets = ()
-    if not buckets or sorted(set(buckets)) != list(buckets) or not 1 <= buckets[0] <= buckets[-1] <= _LARGEST_BUCKET:
+    buckets = ascending_sizes(text)
+    if not buckets:
         raise ConfigError(f"parameter 'pad_buckets': expected ascending sizes such as 32,64,128, got '{text}'")
     return buckets

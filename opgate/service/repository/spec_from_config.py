@@ -24,7 +24,7 @@ from opgate.service.core.triton_messages import (
     ModelQueuePolicy,
     model_config_pb2,
 )
-from opgate.service.repository.config import ConfigError, in_python, parameter
+from opgate.service.repository.config import ConfigError, ascending_sizes, in_python, parameter
 from opgate.service.repository.paths import read_labels
 
 Tensor: TypeAlias = ModelInput | ModelOutput
@@ -49,6 +49,7 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         batch_inputs=() if in_python(config) else _batch_inputs(config, inputs),  # as in Triton
         scattered=_scattered(config, inputs, outputs),
         batch_by=_batch_by(config, inputs),
+        length_buckets=_length_buckets(config, inputs),
         row_status=_row_status(config, outputs),
         decoupled=config.model_transaction_policy.decoupled,
         platform=_platform(config),
@@ -228,6 +229,28 @@ def _batch_by(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[st
     if config.max_batch_size < 1:
         raise ConfigError("parameter 'batch_by': max_batch_size is 0, there is no batch")
     return names
+
+
+def _length_buckets(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Reads the parameter `length_buckets`, `text=64,256;words=10`."""
+    found: dict[str, tuple[int, ...]] = {}
+    if "length_buckets" not in config.parameters:
+        return found
+    if config.max_batch_size < 1:
+        raise ConfigError("parameter 'length_buckets': max_batch_size is 0, there is no batch")
+    for part in parameter(config, "length_buckets").split(";"):
+        name, _, text = (piece.strip() for piece in part.partition("="))
+        if name not in inputs:
+            raise ConfigError(
+                f"parameter 'length_buckets': '{name}' is not an input, the inputs are {', '.join(inputs)}"
+            )
+        sizes = ascending_sizes(text)
+        if not sizes:
+            raise ConfigError(
+                f"parameter 'length_buckets': expected {name} and ascending sizes, {name}=64,256, got '{part}'"
+            )
+        found[name] = sizes
+    return found
 
 
 def _row_status(config: ModelConfig, outputs: Mapping[str, TensorSpec]) -> RowStatus | None:
