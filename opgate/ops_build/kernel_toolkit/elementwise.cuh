@@ -71,35 +71,47 @@ struct alignas(sizeof(T) * lanes) Lanes {
   T values[lanes];
 };
 
-/// The pointers to the outputs.
+/// The outputs. Each thread writes the elements that it has computed.
 template <typename T, std::size_t count>
 struct Targets {
+  using Element = T;
   T* pointers[count];
+
+  /// Computes the elements of a thread, each from a value of every input.
+  template <int lanes, typename C, typename Function, typename... Vectors>
+  __device__ void write_lanes(std::int64_t thread, const Function& function, Vectors... loaded) const {
+    Lanes<T, lanes> results[count];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) {
+      put(function(static_cast<C>(loaded.values[i])...), [&](std::size_t k) -> T& { return results[k].values[i]; });
+    }
+    for (std::size_t k = 0; k < count; ++k) reinterpret_cast<Lanes<T, lanes>*>(pointers[k])[thread] = results[k];
+  }
+
+  /// Writes what the function gave for element i.
+  template <typename Values>
+  __device__ void write(std::int64_t i, const Values& values) const {
+    put(values, [&](std::size_t k) -> T& { return pointers[k][i]; });
+  }
+
+ private:
+  template <std::size_t k = 0, typename Values, typename Place>
+  static __device__ void put(const Values& values, const Place& place) {
+    place(k) = rounded<T>(result_of<k>(values));
+    if constexpr (k + 1 < count) put<k + 1>(values, place);
+  }
 };
 
-template <int lanes, typename C, std::size_t... k, typename T, typename Function, typename... In>
+template <int lanes, typename C, typename Outputs, typename Function, typename... In>
 __global__ void __launch_bounds__(kThreads)
-    map_lanes(std::index_sequence<k...>, std::int64_t count, Targets<T, sizeof...(k)> out, Function function,
-              const In*... in) {
+    map_lanes(std::int64_t count, Outputs out, Function function, const In*... in) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
     // The vectors are parameters by value, because the compiler then loads each of them with one instruction.
-    const auto apply = [&](Lanes<In, lanes>... loaded) {
-      Lanes<T, lanes> results[sizeof...(k)];
-#pragma unroll
-      for (int i = 0; i < lanes; ++i) {
-        const auto values = function(static_cast<C>(loaded.values[i])...);
-        ((results[k].values[i] = rounded<T>(result_of<k>(values))), ...);
-      }
-      ((reinterpret_cast<Lanes<T, lanes>*>(out.pointers[k])[thread] = results[k]), ...);
-    };
-    apply(reinterpret_cast<const Lanes<In, lanes>*>(in)[thread]...);
+    out.template write_lanes<lanes, C>(thread, function, reinterpret_cast<const Lanes<In, lanes>*>(in)[thread]...);
   } else {
-    for (std::int64_t i = first; i < count; ++i) {
-      const auto values = function(static_cast<C>(in[i])...);
-      ((out.pointers[k][i] = rounded<T>(result_of<k>(values))), ...);
-    }
+    for (std::int64_t i = first; i < count; ++i) out.write(i, function(static_cast<C>(in[i])...));
   }
 }
 
@@ -117,7 +129,6 @@ Status map_elements(Context& context, std::int64_t count, const std::array<T*, r
   if (count == 0) return {};
   using C = DeviceComputeType<T, Narrow>;
   constexpr int lanes = kBytes / sizeof(T);
-  constexpr auto outputs = std::make_index_sequence<results>();
   Targets<T, results> targets;
   bool together = (aligned(in) && ...);
   for (std::size_t k = 0; k < results; ++k) {
@@ -126,12 +137,17 @@ Status map_elements(Context& context, std::int64_t count, const std::array<T*, r
   }
   if (together) {
     map_lanes<lanes, C><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
-        outputs, count, targets, function, static_cast<const T*>(in)...);
+        count, targets, function, static_cast<const T*>(in)...);
   } else {
-    map_lanes<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(outputs, count, targets, function,
+    map_lanes<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, targets, function,
                                                                                       static_cast<const T*>(in)...);
   }
   return launched();
+}
+
+template <typename T, typename Narrow = float, typename Function, std::convertible_to<const T*>... In>
+Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
+  return map_elements<T, Narrow>(context, count, std::array<T*, 1>{out}, function, in...);
 }
 
 template <typename Narrow>

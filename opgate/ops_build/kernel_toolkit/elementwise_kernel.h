@@ -10,6 +10,10 @@
 
 namespace opgate {
 
+/// V, once for each number of a pack.
+template <std::size_t, typename V>
+using Repeat = V;
+
 /// The number of values that a formula takes: its kArity if it has one, else found by trying.
 template <typename Formula, typename V, std::size_t count = 1>
 constexpr std::size_t arity_of() {
@@ -17,7 +21,7 @@ constexpr std::size_t arity_of() {
     return Formula::kArity;
   } else {
     constexpr auto takes = []<std::size_t... i>(std::index_sequence<i...>) {
-      return std::invocable<const Formula&, decltype(static_cast<void>(i), V())...>;
+      return std::invocable<const Formula&, Repeat<i, V>...>;
     };
     constexpr bool found = takes(std::make_index_sequence<count>());
     static_assert(found || count < 8, "a formula takes values of one type, 1 to 8 of them");
@@ -38,11 +42,22 @@ struct CheckOf<Formula> {
   }
 };
 
-/// The number of values that a formula gives: one value, or an std::array of several.
+/// Several values that a formula gives.
+template <typename V, std::size_t count>
+struct Results {
+  V values[count];
+};
+
+/// How many values a formula gives.
 template <typename Result>
 inline constexpr std::size_t kResults = 1;
 template <typename V, std::size_t count>
-inline constexpr std::size_t kResults<std::array<V, count>> = count;
+inline constexpr std::size_t kResults<Results<V, count>> = count;
+
+template <typename Formula, typename V, std::size_t... i>
+constexpr std::size_t results_of(std::index_sequence<i...>) {
+  return kResults<std::decay_t<decltype(std::declval<const Formula&>()(std::declval<Repeat<i, V>>()...))>>;
+}
 
 /// Value k of those that a formula gives.
 template <std::size_t k, typename V>
@@ -50,12 +65,12 @@ OPGATE_HOST_DEVICE constexpr const V& result_of(const V& value) {
   return value;
 }
 template <std::size_t k, typename V, std::size_t count>
-OPGATE_HOST_DEVICE constexpr const V& result_of(const std::array<V, count>& values) {
-  return values[k];
+OPGATE_HOST_DEVICE constexpr const V& result_of(const Results<V, count>& results) {
+  return results.values[k];
 }
 
 /// A kernel that computes elements i of the outputs from the elements i of the inputs. All tensors have one dtype and
-/// one shape. `Formula` (elementary.h) gives one value, or an std::array of them for several outputs. It is constructed
+/// one shape. `Formula` (elementary.h) gives one value, or Results for several outputs. It is constructed
 /// from the attributes if it has a constructor for them. Or it has a static function choose(attributes, run), which
 /// calls run(formula) with one of several formulas. A function refusal<V>(), which returns a Status, may refuse
 /// attributes for a type. `Loop` runs a formula over all elements, on one device.
@@ -77,9 +92,7 @@ struct ElementwiseKernel : CheckOf<Formula> {
   static Status run_all(Context& context, const Inputs& in, const Chosen& formula, Outputs& out) {
     using V = ComputeType<T>;
     constexpr std::size_t arity = arity_of<Chosen, V>();
-    constexpr std::size_t results = []<std::size_t... i>(std::index_sequence<i...>) {
-      return kResults<std::invoke_result_t<const Chosen&, decltype(static_cast<void>(i), V())...>>;
-    }(std::make_index_sequence<arity>());
+    constexpr std::size_t results = results_of<Chosen, V>(std::make_index_sequence<arity>());
     if (in.count() != arity || out.count() != results) {
       return Status::internal("the formula takes " + std::to_string(arity) + " values and gives " +
                               std::to_string(results) + "; the signature has " + std::to_string(in.count()) +

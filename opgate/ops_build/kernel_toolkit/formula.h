@@ -4,12 +4,12 @@
 // loop around them.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "elementary.h"
+#include "elementwise_kernel.h"
 #include "op.h"
 
 namespace opgate::formula {

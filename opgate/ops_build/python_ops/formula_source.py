@@ -217,7 +217,7 @@ class _Formula:
             else:
                 texts[id(node)] = f"({text})"
         given = [texts[id(node)] for node in results]
-        yield f"return {given[0]};" if len(given) == 1 else f"return std::array<V, {len(given)}>{{{', '.join(given)}}};"
+        yield f"return {given[0]};" if len(given) == 1 else f"return Results<V, {len(given)}>{{{{{', '.join(given)}}}}};"
 
     @staticmethod
     def _element(node: Node, arguments: Sequence[str], dtype: str) -> str:
