@@ -169,15 +169,15 @@ def test_a_broken_file_costs_no_other_its_answer(made: Make, tmp_path: Path) -> 
 
 
 def streamed(
-    folder: Path, library: Path, name: str, sounds: list[np.ndarray], window: int = WINDOW
-) -> list[np.ndarray]:
-    """Sends the windows of sounds, all at the same time, and returns the first number of the first output of each."""
+    folder: Path, library: Path, name: str, sounds: list[np.ndarray], window: int = WINDOW, late: int = 0
+) -> list[list[dict[str, np.ndarray]]]:
+    """Sends the pieces of sounds, all at the same time, and `late` pieces of zeros. Returns the outputs of each."""
     gateway = Gateway(Settings(model_repository=folder, build_ops=library.resolve().parent, ops_path=""))
     gateway.catalog.load_all()
     app = create_app(gateway)
 
-    async def one(client: httpx.AsyncClient, number: int, sound: np.ndarray) -> np.ndarray:
-        count = max(1, -(-len(sound) // window))
+    async def one(client: httpx.AsyncClient, number: int, sound: np.ndarray) -> list[dict[str, np.ndarray]]:
+        count = max(1, -(-len(sound) // window)) + late
         padded = np.zeros(count * window, np.float32)
         padded[: len(sound)] = sound
         said = []
@@ -188,10 +188,11 @@ def streamed(
             body = {"parameters": parameters, "inputs": [tensor]}
             answer = await client.post(f"/v2/models/{name}/infer", json=body)
             assert answer.status_code == 200, answer.text
-            said.append(answer.json()["outputs"][0]["data"][0])
-        return np.array(said, np.float32)
+            outputs = answer.json()["outputs"]
+            said.append({each["name"]: np.array(each["data"]).reshape(each["shape"])[0] for each in outputs})
+        return said
 
-    async def all_of_them() -> list[np.ndarray]:
+    async def all_of_them() -> list[list[dict[str, np.ndarray]]]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await asyncio.gather(*(one(client, number, sound) for number, sound in enumerate(sounds)))
@@ -205,7 +206,8 @@ def test_a_stream_gives_what_the_file_gives(made: Make, library: Path, tmp_path:
     model = made(listener(tmp_path / "net.onnx"), pre=pre, state="state=stateN", post="outputs")
     sounds = [talk(seconds, seed) for seed, seconds in enumerate((2, 0.5, 1.3))]
     each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds)
-    for sound, said in zip(sounds, each, strict=True):
+    for sound, answers in zip(sounds, each, strict=True):
+        said = np.concatenate([answer["p"] for answer in answers])
         np.testing.assert_allclose(said, probabilities(sound, context), atol=1e-6)
         (answer,) = predict(model, wav(sound))
         count = int(np.ravel(answer["outputs"]["count"])[0])
@@ -554,6 +556,162 @@ def test_cepstra_of_kaldi(made: Make, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["y"], expected_cepstra, atol=2e-2)
 
 
+@pytest.mark.parametrize(("words", "late"), [("hop:1000", 1), ("hop:700 lead:300", 2), ("hop:2000 lead:500", 0)])
+def test_windows_that_overlap_come_in_pieces(made: Make, library: Path, tmp_path: Path, words: str, late: int) -> None:
+    """The answers of a stream are those of the file: a window ends some requests behind the one that begins it."""
+    model = made(tones(tmp_path / "net.onnx", 2000), pre=f"pcm:{RATE} gain:3 {words}", post="outputs")
+    assert "for the pieces of a file of noise it gives what the file gives, bit for bit" in model.report
+    hop = int(words.partition(":")[2].split()[0])
+    sounds = [talk(seconds, seed) for seed, seconds in enumerate((1.5, 0.1, 0.7))]
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds, hop, late)
+    for answer, said in zip(predict(model, *map(wav, sounds)), each, strict=True):
+        if late:
+            assert [int(one["windows"][0]) for one in said] == [int(i >= late) for i in range(len(said))]
+        logits = np.stack([one["logits"] for one in said[late:]])
+        whole = np.array(answer["outputs"]["logits"])
+        np.testing.assert_allclose(logits, whole[: len(logits)], atol=1e-5)
+        assert len(logits) >= len(whole) - 1 and np.abs(whole).max() > 0.5
+
+
+def streamer(path: Path, bands: int, frames: int | None) -> Path:
+    """Gives the features [n, frames, bands] of a window back as y, and counts windows [n, 1] in an integer state."""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("Add", ["seen", "one"], ["seenN"]),
+        helper.make_node("Cast", ["seenN"], ["number"], to=_FLOAT),
+    ]
+    inputs = [value("x", "n", frames or "t", bands), value("seen", "n", 1, number=TensorProto.INT64)]
+    outputs = [value("y", "n", frames or "t", bands), value("number", "n", 1)]
+    outputs.append(value("seenN", "n", 1, number=TensorProto.INT64))
+    return saved(path, nodes, inputs, outputs, [constant("one", [[1]], np.int64)])
+
+
+def _kaldi(sound: np.ndarray, *, icefall: bool) -> np.ndarray:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    options = knf.FbankOptions()
+    options.frame_opts.dither = 0
+    options.frame_opts.snip_edges = not icefall
+    options.mel_opts.num_bins = 80
+    options.mel_opts.high_freq = -400 if icefall else 0
+    fbank = knf.OnlineFbank(options)
+    fbank.accept_waveform(16000, (sound * (1 if icefall else 32768)).tolist())
+    fbank.input_finished()
+    return np.stack([fbank.get_frame(i) for i in range(fbank.num_frames_ready)])
+
+
+def _log_mel(sound: np.ndarray, **settings: Any) -> np.ndarray:
+    from opgate.ops_build.ops.log_mel_spectrogram.reference import reference
+
+    return reference(sound[None].astype(np.float32), None, **{**WHISPER, **settings})[0][0].T
+
+
+STREAMED = {
+    "fbank:kaldi": lambda sound: _kaldi(sound, icefall=False),
+    "fbank:icefall": lambda sound: _kaldi(sound, icefall=True),
+    "log-mel:whisper unnormalized": _log_mel,
+    "log-mel:nemo unnormalized": lambda sound: _log_mel(
+        sound, n_fft=512, win_length=400, pad="zero", log="ln", floor=2.0**-24, guard="add", preemphasis=0.97,
+        periodic=0,
+    ),
+    "log-mel:librosa rate:16000 bands:80": lambda sound: _log_mel(
+        sound, n_fft=2048, pad="zero", log="db", hop_length=512
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pre", STREAMED)
+def test_frames_of_a_stream_are_those_of_the_sound_as_a_whole(
+    made: Make, library: Path, tmp_path: Path, pre: str
+) -> None:
+    """Each request has the samples of 7 frames, and gets a window of 10, as a recogniser of speech takes them."""
+    model = made(streamer(tmp_path / "net.onnx", 80, 10), pre=f"{pre} hop:7", state="seen=seenN", post="outputs")
+    assert "for the pieces of a file of noise it gives what the file gives, bit for bit" in model.report
+    step = 512 if "librosa" in pre else 160
+    sounds = [spoken_sound(seconds, seed) for seed, seconds in enumerate((1.3, 0.7))]
+    late = int(model.report.split(" requests late")[0].rpartition(" ")[2]) if " requests late" in model.report else 0
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds, 7 * step, late)
+    for sound, answer, said in zip(sounds, heard(model, *sounds), each, strict=True):
+        windows = np.stack([one["y"] for one in said[late:]])
+        assert [one["number"].tolist() for one in said[late:]] == [[i + 1] for i in range(len(windows))]
+        np.testing.assert_allclose(windows, answer["y"][: len(windows)], atol=1e-6)
+        padded = np.pad(sound, (0, 40 * step))
+        expected_frames = STREAMED[pre](padded)
+        apart = np.abs(windows - np.stack([expected_frames[7 * i : 7 * i + 10] for i in range(len(windows))]))
+        assert apart.max() < 0.05 and apart.mean() < 1e-3  # single precision, and the logarithm of little
+
+
+@pytest.mark.parametrize(
+    ("pre", "why"),
+    [
+        (f"pcm:{RATE},2000 hop:1000 standard", "standard: computed of all of a sound, which no piece of it knows"),
+        (f"pcm:{RATE},2000 hop:1000 rms:-20", "rms:-20: computed of all of a sound"),
+        (f"pcm:{RATE},2000", "no window needs what was before it"),
+        (f"pcm:{RATE} seconds:0.25", "the network takes all of a sound at once"),
+    ],
+)
+def test_what_has_no_stream_says_why(library: Path, tmp_path: Path, pre: str, why: str) -> None:
+    made = attach(Wish(tones(tmp_path / "net.onnx"), pre, libraries=(library,)), "model")
+    assert why in "\n".join(made.report.lines()) and not made.beside
+
+
+@pytest.mark.parametrize(
+    ("pre", "why"),
+    [
+        ("log-mel:whisper", "whisper: computed of all of a sound"),
+        ("log-mel:nemo", "nemo: computed of all of a sound"),
+        ("fbank:kaldi cmvn", "cmvn: computed of all of a sound"),
+        ("log-mel:whisper unnormalized frames:10 hop:1", "200 samples are turned around before a sound, and a hop"),
+    ],
+)
+def test_features_of_the_whole_have_no_stream(library: Path, tmp_path: Path, pre: str, why: str) -> None:
+    made = attach(Wish(passing(tmp_path / "net.onnx", "n", 80, "t"), pre, libraries=(library,)), "model")
+    assert why in "\n".join(made.report.lines()) and not made.beside
+
+
+@pytest.mark.parametrize(
+    ("pre", "message"),
+    [
+        ("log-mel:nemo hop:7", "nemo is computed of all frames of a sound"),
+        ("fbank:kaldi cmn", "cmn is computed of all frames"),
+        ("fbank:kaldi frames:9", "windows of frames:9, and net.onnx takes 10"),
+        ("fbank:kaldi hop:11", "windows of frames:10 with a hop:11 would leave frames out"),
+        ("fbank:kaldi seconds:3", "windows of frames and seconds"),
+        ("fbank:kaldi step:900 hop:10", "leave samples out"),
+        ("fbank:kaldi lead:100", "the lead goes with windows of samples"),
+    ],
+)
+def test_windows_of_frames_that_are_said_wrongly(library: Path, tmp_path: Path, pre: str, message: str) -> None:
+    wish = Wish(streamer(tmp_path / "net.onnx", 80, 10), pre, state="seen=seenN", libraries=(library,))
+    with pytest.raises(AttachError, match=message):
+        attach(wish, "model")
+
+
+def test_a_stream_that_is_no_more_goes(made: Make, tmp_path: Path) -> None:
+    file = tones(tmp_path / "net.onnx", 2000)
+    beside = made(file, pre=f"pcm:{RATE} hop:1000", post="outputs").folder.with_name("model_stream")
+    assert (beside / "1" / "model.onnx").exists()
+    made(file, pre=f"pcm:{RATE}", post="outputs")
+    assert not beside.exists()
+
+
+def test_a_window_has_its_full_length(made: Make, library: Path, tmp_path: Path) -> None:
+    """A network with a length beside its frames gets that of a window."""
+    file = passing(tmp_path / "net.onnx", "n", 80, 10, lengths=True)
+    model = made(file, pre="fbank:kaldi hop:5", post="outputs")
+    sound = spoken_sound(0.5, 1)
+    (answer,) = heard(model, sound)
+    assert set(answer["network/count"].ravel()) == {10} and answer["y"].shape[1:] == (80, 10)
+    (said,) = streamed(model.folder.parent, library, f"{model.name}_stream", [sound], 800, 2)
+    for i, one in enumerate(said[2:]):
+        np.testing.assert_allclose(one["y"], answer["y"][i], atol=1e-6)
+
+
+def test_a_network_of_any_number_of_frames_must_be_told(library: Path, tmp_path: Path) -> None:
+    wish = Wish(streamer(tmp_path / "net.onnx", 80, None), "fbank:kaldi", state="seen=seenN", libraries=(library,))
+    with pytest.raises(AttachError, match=r"how many frames does a window have.*frames:45"):
+        attach(wish, "model")
+
+
 @pytest.mark.parametrize(
     ("pre", "message"),
     [
@@ -562,7 +720,8 @@ def test_cepstra_of_kaldi(made: Make, tmp_path: Path) -> None:
             "expected log-mel:whisper or log-mel:nemo or log-mel:librosa, got 'log-mel:whispr'.* Did you mean",
         ),
         ("log-mel:whisper pcm:16000", "expected one of pcm:16000, log-mel:whisper"),
-        ("log-mel:whisper hop:3", "the hop goes with windows of samples"),
+        ("log-mel:whisper hop:3", "whisper is computed of all frames of a sound.*unnormalized leaves it out"),
+        ("log-mel:whisper context:3", "the context goes with windows of samples"),
         ("log-mel:nemo bands:81", r"expected an input of floats \[n, 81, frames\]"),
         ("fbank:kaldi fft:512", "fft: goes with log-mel"),
         ("pcm:16000 cmvn", "the normalization is one of features"),

@@ -140,9 +140,10 @@ def write(
 
 
 def _remove_stale(attached: Attached, to: Path) -> None:
-    """Removes the models that an earlier --draw wrote beside a model, and that the new one doesn't have. They would
-    draw what the old one found."""
-    for name in {f"{to.resolve().name}{ending}" for ending in (folder.DRAW, folder.PICTURE)} - attached.beside.keys():
+    """Removes the models that an earlier call wrote beside a model, and that the new one doesn't have. They would
+    draw what the old one found, or hear what it heard."""
+    endings = (folder.DRAW, folder.PICTURE, folder.STREAM)
+    for name in {f"{to.resolve().name}{ending}" for ending in endings} - attached.beside.keys():
         place = to.with_name(name)
         config = place / "config.pbtxt"
         if place.is_symlink() or not config.is_file():

@@ -18,6 +18,8 @@ LIBRARY = "libopgate_onnxruntime.so"
 LABELS = "labels.txt"
 #: What is added to the name of a model for the model that draws, and for the ensemble of both.
 DRAW, PICTURE = "_draw", "_picture"
+#: What is added to the name of a model for that of the model that gets a sound in pieces.
+STREAM = "_stream"
 #: How the config of each model begins that `opgate attach` writes.
 MADE = "# Written by `opgate attach`"
 

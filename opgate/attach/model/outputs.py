@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import helper
 
 from opgate.attach.model.report import shape_text
 from opgate.ops_build.case import Array
@@ -32,6 +33,11 @@ class Output:
 def name_of(value: Array) -> str:
     """Returns the name of an array's dtype, as a signature has it."""
     return next((name for name, dtype in DTYPES.items() if dtype.numpy == value.dtype), str(value.dtype))
+
+
+def type_of(dtype: str) -> int:
+    """Returns the type of onnx.TensorProto that has such a name."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[dtype].numpy)))
 
 
 def are_probabilities(values: np.ndarray) -> bool:

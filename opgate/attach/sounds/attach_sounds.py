@@ -23,7 +23,7 @@ from opgate.attach.sounds import features, sound_heads, sound_proof, sound_strea
 from opgate.attach.sounds.features import FeatureInput
 from opgate.attach.sounds.known_sound import Known, known
 from opgate.attach.sounds.sound_words import Sound
-from opgate.attach.sounds.windows import LENGTH, PCM
+from opgate.attach.sounds.windows import LENGTH, PCM, Wave
 from opgate.onnx_tools.row_dependence import ROWS
 from opgate.ops_build.case import Array
 
@@ -71,7 +71,8 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     answers, classes = sound_heads.add(after, head, sound, LENGTH)
     fitted = None if said.kind == "ctc" else labels.fitted(stated, classes, said.kind, 0, report)
     batch = _batch_size(wish, batched, why, of.follows, answers, report)
-    beside, notes = sound_streams.models(name, opened, of, found, batched, report) if sound.window else ({}, ())
+    stream = sound_streams.stream_of(opened, of, found, report)
+    beside, notes = sound_streams.beside(name, stream, batched, report)
     made = attached(
         name,
         _takes(sound),
@@ -84,7 +85,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
         beside=beside,
         notes=notes,
     )
-    sound_proof.prove(made.model, of, heard, report)
+    sound_proof.prove(made.model, of, heard, stream, report)
     return made
 
 
@@ -92,9 +93,10 @@ def _with_a_least(of: Known, report: Report) -> Sound:
     """Returns the sound with the fewest samples that the network takes, of some numbers that are tried."""
     if not of.follows or of.features:
         return of.sound
+    assert isinstance(of.taking, Wave)
     opened = of.network.open(of.network.model)
     for least in (1, *(of.sound.rate // part for part in (1000, 100, 40, 20, 10, 4, 2, 1))):
-        feed = {of.wave.name: of.wave.shaped(np.zeros((1, least), np.float32))}
+        feed = {of.taking.name: of.taking.shaped(np.zeros((1, least), np.float32))}
         try:
             opened.run(None, feed)
         except Exception:  # the classes of onnxruntime's exceptions share no other base
@@ -114,8 +116,8 @@ def _before(
     if of.sound.window:
         windows.pad(nodes, of.sound, PCM, LENGTH)
         if of.sound.together:
-            return windows.at_once(opened, of.wave, of.sound, outputs)
-        return windows.scanned(opened, of.wave, of.sound, of.states, outputs)
+            return windows.at_once(opened, of, outputs)
+        return windows.scanned(opened, of, outputs)
     if of.features and isinstance(of.taking, FeatureInput):
         features.add(nodes, of.features, PCM, _length(nodes, of.sound), of.taking.frames)
     of.taking.add(nodes)

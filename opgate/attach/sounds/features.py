@@ -13,13 +13,14 @@ from opgate.attach.model import words
 from opgate.attach.model.graph import PRE
 from opgate.attach.model.network_file import Input
 from opgate.attach.model.nodes import Nodes
+from opgate.attach.model.outputs import type_of
 from opgate.attach.model.report import AttachError
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 
 #: The features of all rows, f32 [n, bands, frames], and how many frames each row has, i32 [n].
 FEATURES, FRAMES = f"{PRE}features", f"{PRE}frames"
-_NUMBERS = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
+_NUMBERS = ("f32", "f16", "f64")
 #: The words that change a preset.
 WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "rate": words.whole(1000, 384_000),
@@ -31,15 +32,17 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "high": words.number(1, 1e6),
     "mean": words.number(-1e6, 1e6),
     "std": words.number(1e-6, 1e6),
+    "frames": words.whole(1, 1 << 20),
 }
-ALONE = {"cmvn": "normalization", "cmn": "normalization"}
+ALONE = {"cmvn": "normalization", "cmn": "normalization", "unnormalized": "normalization"}
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
     """How frames become features. `op` is LogMelSpectrogram or KaldiFbank, and `attributes` are its own. `rate` is that
     of the samples, `step` how many lie between two frames. `normalization` is that of Whisper, or of each band over the
-    frames of a row: cmvn (mean 0, deviation 1), cmn (mean 0) or nemo, whose deviation is that of a sample. Then `mean`
+    frames of a row: cmvn (mean 0, deviation 1), cmn (mean 0) or nemo, whose deviation is that of a sample, or
+    unnormalized. Then `mean`
     is taken away, and all is divided by `std`. `seconds` are those to which a sound is cut or padded, 0 if it keeps its
     length. With `without_last` the last frame is left out. Samples are multiplied by `gain` before. `cepstra` says that
     the bands are those of MFCC."""
@@ -56,6 +59,28 @@ class Features:
     without_last: bool = False
     gain: float = 1
     cepstra: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many samples a frame has."""
+        return int(self.attributes.get("n_fft" if self.op == "LogMelSpectrogram" else "win_length", 400))
+
+    @property
+    def edge(self) -> tuple[int, str]:
+        """How many samples before the sound the first frame begins, and what stands there: that of Sound."""
+        if self.op == "LogMelSpectrogram":
+            return self.size // 2, "" if self.attributes.get("pad") == "zero" else "reflect"
+        return (0, "") if self.attributes.get("snip_edges", 1) else (self.size // 2 - self.step // 2, "symmetric")
+
+    @property
+    def of_the_whole(self) -> str:
+        """What is computed of all frames of a sound, so that no piece of it can know it; "" if nothing is."""
+        return "" if self.normalization == "unnormalized" else self.normalization
+
+    def inside(self) -> Features:
+        """Returns the same of samples that have all that their frames need."""
+        edges = {"center": 0} if self.op == "LogMelSpectrogram" else {"snip_edges": 1}
+        return replace(self, attributes={**self.attributes, **edges}, without_last=False)
 
 
 _WHISPER = Features(
@@ -120,7 +145,8 @@ def _bands(network: Sequence[Input], usual: int) -> int:
 @dataclass(frozen=True, slots=True)
 class FeatureInput:
     """The input of a network for features: its name, its type and rank, the axes of bands and of frames, and how many
-    frames it takes, None for any number: then it is tried with `tried`."""
+    frames it takes, None for any number: then it is tried with `tried`. `source` is the tensor that becomes the input:
+    FEATURES, or samples if it takes windows, whose features are `of`."""
 
     name: str
     dtype: str
@@ -130,6 +156,12 @@ class FeatureInput:
     frames: int | None
     source: str = FEATURES
     tried: int = 100
+    of: Features | None = None
+
+    @property
+    def batch(self) -> int:
+        """The axis of the rows."""
+        return 0
 
     def longer(self) -> FeatureInput:
         """Returns the same, tried with more frames."""
@@ -148,8 +180,10 @@ class FeatureInput:
         values = rng.standard_normal((rows, self.bands, self.frames or self.tried))
         return (values, values * 4, values * 0, values * 0.1 + np.linspace(-2, 2, rows)[:, None, None])[kind]
 
-    def add(self, nodes: Nodes) -> None:
-        """Adds the input of the network."""
+    def add(self, nodes: Nodes, samples: str = "") -> None:
+        """Adds the input of the network from FEATURES, or from the samples f32 [n, t] of a window."""
+        if self.of:
+            add(nodes, self.of, samples, "", None)
         x = FEATURES
         if self.axes[0] > self.axes[1]:
             x = nodes.add("Transpose", [x], "frames_first", perm=[0, 2, 1])
@@ -159,7 +193,7 @@ class FeatureInput:
         if self.dtype == "f32":
             nodes.add("Identity", [x], "input", to=self.name)
         else:
-            nodes.cast(x, _NUMBERS[self.dtype], "typed", to=self.name)
+            nodes.cast(x, type_of(self.dtype), "typed", to=self.name)
 
 
 def input_of(each: Input, features: Features, path: str) -> FeatureInput:
@@ -178,11 +212,11 @@ def input_of(each: Input, features: Features, path: str) -> FeatureInput:
 
 def add(nodes: Nodes, features: Features, pcm: str, length: str, frames: int | None) -> None:
     """Adds FEATURES and FRAMES of samples f32 [n, t], of which each row has `length` i32 [n]. They are cut or padded to
-    a number of `frames`, unless that is None."""
+    a number of `frames`, unless that is None. Without a `length` all samples are there."""
     made, count = f"{nodes.prefix}spectrum", f"{nodes.prefix}spectrum_frames"
     mels = max(features.bands, _CEPSTRA_OF) if features.cepstra else features.bands
     attributes = {"sample_rate": features.rate, "n_mels": mels, "hop_length": features.step, **features.attributes}
-    nodes.add_op(features.op, [pcm, length], [made, count], "spectrum", **attributes)
+    nodes.add_op(features.op, [pcm, *filter(None, [length])], [made, count], "spectrum", **attributes)
     x = made
     if features.cepstra:
         x = nodes.add("MatMul", [x, nodes.constant("cosines", _cosines(mels, features.bands))], "cepstra")
@@ -214,8 +248,10 @@ def _cosines(mels: int, cepstra: int) -> Array:
 
 
 def _normalized(nodes: Nodes, kind: str, x: str, count: str) -> str:
+    if kind in ("", "unnormalized"):
+        return x
     if kind != "whisper":
-        return _each_band(nodes, kind, x, count) if kind else x
+        return _each_band(nodes, kind, x, count)
     most = nodes.reduce("ReduceMax", nodes.reduce("ReduceMax", x, 2, "frame.most"), 1, "most")
     least = nodes.add("Sub", [most, nodes.constant("range", 8.0)], "least")
     moved = nodes.add("Add", [nodes.add("Max", [x, least], "held"), nodes.constant("up", 4.0)], "moved")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from opgate.attach.model import graph, network_file
 from opgate.attach.model.network_file import Feed, Input, NetworkFile
+from opgate.attach.model.nodes import Nodes
 from opgate.attach.model.report import AttachError, Report
 from opgate.attach.model.wish import Wish
 from opgate.attach.sounds import features, sound_words
 from opgate.attach.sounds.features import FeatureInput, Features
 from opgate.attach.sounds.sound_words import Sound
-from opgate.attach.sounds.windows import State, Wave
+from opgate.attach.sounds.windows import PCM, State, Wave
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 
@@ -24,6 +26,8 @@ _RATES = ("sr", "rate", "sample_rate", "sampling_rate", "samplerate", "fs")
 _BASIC_PITCH, _OVERLAP, _TRIM = (22_050, 43_844), 3840, 15
 #: The samples before each window that silero-vad puts there, by the samples of a window.
 _SILERO = {512: 64, 256: 32}
+#: Words that make windows of a network's features.
+_WINDOWED = {"frames", "hop", "trim", "windows"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,29 @@ class Known:
     lengths: str
 
     @property
-    def wave(self) -> Wave:
-        """How windows become the input."""
-        assert isinstance(self.taking, Wave)  # a window has samples
-        return self.taking
+    def batch(self) -> int | None:
+        """The axis of the rows in the input, None without one."""
+        return self.taking.batch
+
+    @property
+    def size(self) -> int:
+        """How long a window is for the network, in samples or frames."""
+        taking = self.taking
+        return (taking.frames or 0) if isinstance(taking, FeatureInput) else self.sound.window + self.sound.context
+
+    def add(self, nodes: Nodes, samples: str) -> None:
+        """Adds the inputs of the network, but for its states, from the samples f32 [n, t] of a window."""
+        self.taking.add(nodes, samples)
+        if self.lengths:
+            size = nodes.constant("length", [self.size], DTYPES[self.network.inputs[self.lengths].dtype].numpy)
+            rows = nodes.slice(nodes.add("Shape", [samples], "window.shape"), 0, 0, 1, "window.rows")
+            nodes.add("Expand", [size, rows], "lengths", to=self.lengths)
+
+    @property
+    def of_the_whole(self) -> Sequence[str]:
+        """What is computed of all of a sound, so that no piece of it can know it."""
+        loudness = self.sound.scale, "" if self.sound.rms is None else f"rms:{self.sound.rms:g}"
+        return [word for word in (*loudness, self.features.of_the_whole if self.features else "") if word]
 
     @property
     def follows(self) -> bool:
@@ -76,7 +99,9 @@ def known(wish: Wish, network: NetworkFile, report: Report) -> Known:
     taken = _input(network, wish.input, names, lengths)
     if made_of:
         taking = features.input_of(taken, made_of, network.path.name)
-        sound = _of_features(sound, made_of, taking, said, network, report)
+        if states or _WINDOWED & said.keys():
+            sound, taking = _frames_of_windows(sound, made_of, taking, said, network.path.name)
+        sound = _of_features(sound, made_of, taking, said, network, states, report)
         found = Known(network, sound, made_of, taking, states, lengths)
     else:
         wave = _wave(taken, network)
@@ -104,8 +129,8 @@ def _states(said: str, network: NetworkFile) -> list[State]:
         if any(name == state.input or output == state.output for state in states):
             raise AttachError(f"--state: '{pair}' names an input or an output that another pair has")
         taken = network.inputs[name]
-        if taken.dtype not in ("f32", "f16", "f64"):
-            raise AttachError(f"--state: expected a state of floats, got {taken}")
+        if taken.dtype not in ("f32", "f16", "f64", "i64", "i32"):
+            raise AttachError(f"--state: expected a state of floats or of integers, got {taken}")
         unknown = [axis for axis, size in enumerate(taken.shape) if size is None]
         if len(unknown) > 1:
             raise AttachError(f"--state: {taken} leaves several sizes open: export it with those of its state")
@@ -159,11 +184,49 @@ def _wave(taken: Input, network: NetworkFile) -> Wave:
     )
 
 
+def _frames_of_windows(
+    sound: Sound, made_of: Features, taking: FeatureInput, said: dict[str, Any], path: str
+) -> tuple[Sound, FeatureInput]:
+    """Returns the sound and the input of a network that takes windows of frames: their samples are windows, too, of
+    all that their frames need. Raises AttachError."""
+    if made_of.of_the_whole:
+        raise AttachError(
+            f"--pre: {made_of.of_the_whole} is computed of all frames of a sound, and a window has only its own: the "
+            "word unnormalized leaves it out"
+        )
+    if "seconds" in said:
+        raise AttachError("--pre: windows of frames and seconds: both say how long the input is: leave one out")
+    size = said.get("frames") or taking.frames
+    if size is None:
+        raise AttachError(f"--pre: how many frames does a window have? {path} takes any number: say it, as frames:45")
+    if taking.frames not in (None, size):
+        raise AttachError(f"--pre: windows of frames:{size}, and {path} takes {taking.frames}")
+    hop = said.get("hop", size)
+    if hop > size:
+        raise AttachError(f"--pre: windows of frames:{size} with a hop:{hop} would leave frames out")
+    lead, edge = made_of.edge
+    window = (size - 1) * made_of.step + made_of.size
+    if lead < 0 or hop * made_of.step > window:
+        raise AttachError(
+            f"--pre: frames of {made_of.size} samples, {made_of.step} apart, leave samples out: windows need frames "
+            "that lie side by side or overlap"
+        )
+    least = lead + 1 if edge else 1  # so many are turned around
+    sound = replace(sound, window=window, hop=hop * made_of.step, lead=lead, edge=edge, least=least, seconds=0)
+    return sound, replace(taking, frames=size, source=PCM, of=made_of.inside())
+
+
 def _of_features(
-    sound: Sound, made_of: Features, taking: FeatureInput, said: dict[str, object], network: NetworkFile, report: Report
+    sound: Sound,
+    made_of: Features,
+    taking: FeatureInput,
+    said: dict[str, Any],
+    network: NetworkFile,
+    states: Sequence[State],
+    report: Report,
 ) -> Sound:
     """Returns the sound of features, and reports them. Raises AttachError."""
-    for word in ("hop", "context", "lead", "trim", "windows"):
+    for word in ("context", "lead") if taking.of else ("context", "lead", "trim", "windows"):
         if word in said:
             raise AttachError(f"--pre: the {word} goes with windows of samples, such as pcm:16000,512")
     report.found("input", network.described)
@@ -174,7 +237,11 @@ def _of_features(
     if made_of.gain != 1:
         told = report.said if "gain" in said else report.default
         told("gain", f"{made_of.gain:g}", "samples are multiplied by it; the word gain: says otherwise")
-    if sound.fixed:
+    if taking.of:
+        (report.said if "frames" in said else report.found)("window", f"{taking.frames} frames")
+        (report.said if "hop" in said else report.default)("hop", f"{sound.hop // made_of.step} frames")
+        _report_windows(sound, states, report)
+    elif sound.fixed:
         told = report.said if "seconds" in said else report.default
         told("sound", f"{sound.seconds:g} seconds", "longer ones are cut, shorter ones have silence behind them")
     elif taking.frames is not None:
@@ -185,7 +252,7 @@ def _of_features(
 
 
 def _settled(
-    sound: Sound, said: dict[str, object], network: NetworkFile, wave: Wave, states: Sequence[State], report: Report
+    sound: Sound, said: dict[str, Any], network: NetworkFile, wave: Wave, states: Sequence[State], report: Report
 ) -> Sound:
     """Returns the sound with what the file and defaults say, and reports it. Raises AttachError."""
     size = network.inputs[wave.name].shape[wave.axis]
@@ -221,17 +288,21 @@ def _settled(
     for word in sorted(stated.keys() & said.keys()):
         report.said(word, stated[word])
     (report.said if "hop" in said else report.default)("hop", f"{sound.hop} samples")
+    _report_windows(sound, states, report)
+    return sound
+
+
+def _report_windows(sound: Sound, states: Sequence[State], report: Report) -> None:
     if sound.together:
         report.said("windows", "all of a sound at once", "which takes memory for all of them")
     elif not states:
         report.default("windows", "one after the other", "the word together runs all of a sound at once")
     for state in states:
         report.said("state", f"{state.input} = {state.output}", "zeros before the first window")
-    return sound
 
 
 def _as_its_package(
-    sound: Sound, said: dict[str, object], network: NetworkFile, states: Sequence[State], report: Report
+    sound: Sound, said: dict[str, Any], network: NetworkFile, states: Sequence[State], report: Report
 ) -> Sound:
     """Returns the sound with what the packages of two networks do, unless --pre says otherwise, and reports it."""
     if "context" not in said and _is_silero(network, states) and sound.window in _SILERO:

@@ -1,125 +1,251 @@
-"""The model beside one that hears a file: it gets the windows of a sound as they come, and keeps the state."""
+"""The model beside one that hears a file: it gets the samples of a sound as they come, and keeps what it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach.model.folder import LIBRARY, MADE
-from opgate.attach.model.graph import PRE, opset_of
+from opgate.attach.model.folder import LIBRARY, MADE, STREAM
+from opgate.attach.model.graph import PRE, WINDOW, opset_of
 from opgate.attach.model.network_file import NetworkFile
-from opgate.attach.model.nodes import Nodes
-from opgate.attach.model.outputs import Output
+from opgate.attach.model.nodes import OPS, Nodes
+from opgate.attach.model.outputs import Output, type_of
 from opgate.attach.model.report import Report
 from opgate.attach.model.takes import BATCH
+from opgate.attach.sounds import windows
 from opgate.attach.sounds.known_sound import Known
-from opgate.attach.sounds.sound_words import Sound
-from opgate.attach.sounds.windows import State, Wave
+from opgate.attach.sounds.windows import State
+from opgate.ops_build.case import Array
+from opgate.ops_build.dtypes import DTYPES
 
-#: What is added to the name of a model for that of the model that gets windows.
-STREAM = "_stream"
-_CONTEXT = "context"
-_NUMBERS = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
+_SAMPLES, _WINDOWS = "samples", "windows"
+_KEPT, _REQUESTS = f"{PRE}kept", f"{PRE}requests"
 _DATATYPES = {"f32": "TYPE_FP32", "f16": "TYPE_FP16", "f64": "TYPE_FP64", "i64": "TYPE_INT64", "i32": "TYPE_INT32"}
-#: A sequence that gets no window for so long has ended, in microseconds.
+#: A sequence that gets no samples for so long has ended, in microseconds.
 _IDLE = 60_000_000
 _MOST_SEQUENCES = 1024
 
 
-def models(
-    name: str, network: NetworkFile, of: Known, outputs: Sequence[Output], batched: bool, report: Report
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the stream: its name, its type, and the shape of a row."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+
+    @property
+    def value(self) -> onnx.ValueInfoProto:
+        """How a graph states it."""
+        return helper.make_tensor_value_info(self.name, type_of(self.dtype), [BATCH, *self.shape])
+
+
+@dataclass(slots=True)
+class Stream:
+    """The model for a stream. Request k has `hop` samples, and completes window k - `delay`. `states` are pairs of what
+    a request gets and what it leaves to the next one; before the first one they are zeros."""
+
+    of: Known
+    outputs: list[Tensor]
+    states: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+
+    @property
+    def delay(self) -> int:
+        """How many requests the answers come behind those whose samples begin their windows."""
+        sound = self.of.sound
+        return max(0, -(-(sound.window - sound.lead) // sound.hop) - 1)
+
+    @property
+    def kept(self) -> int:
+        """How many samples before those of a request are kept."""
+        sound = self.of.sound
+        return sound.context + self.delay * sound.hop + sound.lead
+
+    def keep(self, name: str, dtype: str, shape: Sequence[int]) -> tuple[str, str]:
+        """Adds a state. Returns the names of its input and of its output."""
+        pair = Tensor(name, dtype, shape), Tensor(f"{name}_next", dtype, shape)
+        self.states.append(pair)
+        return pair[0].name, pair[1].name
+
+
+def stream_of(network: NetworkFile, of: Known, outputs: Sequence[Output], report: Report) -> Stream | None:
+    """Returns the model for a stream, or None: then the report says why there is none."""
+    if why := _without(of):
+        report.default("stream", "none", why)
+        return None
+    given = [Tensor(each.name, each.dtype, each.shape[0 if of.batch is None else 1 :]) for each in outputs]
+    stream = Stream(of, given)
+    _build(stream, network)
+    return stream
+
+
+def beside(
+    name: str, stream: Stream | None, batched: bool, report: Report
 ) -> tuple[Mapping[str, tuple[onnx.ModelProto | None, str]], Sequence[str]]:
-    """Returns the model for a stream by its name, and what a README says of it; nothing if no state is kept between
-    windows, or if windows overlap."""
-    wave, sound, states = of.wave, of.sound, of.states
-    if not (states or sound.context):
+    """Returns the model for a stream by its name, and what a README says of it; nothing without one."""
+    if not stream:
         return {}, ()
-    if sound.hop != sound.window or sound.lead or wave.batch is None:
-        report.default("stream", "none", "windows that overlap, or that begin before the sound, come as a file alone")
-        return {}, ()
-    stream = f"{name}{STREAM}"
-    report.default("stream", stream, f"a sequence of windows of {sound.window} samples; the gateway keeps the state")
-    given = ", ".join(f"`{each.name}`" for each in outputs)
+    hop, delay, called = stream.of.sound.hop, stream.delay, f"{name}{STREAM}"
+    late = f", answered {delay} requests late" if delay else ""
+    report.default("stream", called, f"a sequence of requests with {hop} samples{late}; the gateway keeps the state")
+    given = ", ".join(f"`{each.name}`" for each in stream.outputs)
     note = (
-        f"The model `{stream}` gets a sound in pieces: each request of a sequence has {sound.window} samples, the FP32 "
-        f"input `samples`, and gets the outputs of the network for them, {given}. "
-        "They are those of the file as a whole, window by window. Its state is kept by the gateway, from the request "
-        "with `sequence_start` to that with `sequence_end`, or until none comes for a minute."
+        f"The model `{called}` gets a sound in pieces: each request of a sequence has {hop} samples, the FP32 input "
+        f"`{_SAMPLES}`, and gets what the network gives for a window, {given}. It is that of the file as a whole, "
+        "window by window. "
     )
-    return {
-        stream: (_graph(network, wave, sound, states, outputs), _config(stream, sound, states, outputs, batched))
-    }, (note,)
-
-
-def _graph(
-    network: NetworkFile, wave: Wave, sound: Sound, states: Sequence[State], outputs: Sequence[Output]
-) -> onnx.ModelProto:
-    """samples f32 [n, window], context f32 [n, context] and the states, whose first axis is that of the rows, to the
-    outputs, the next context and the next states."""
-    nodes, last = (
-        Nodes(opset_of(network.model), PRE, "samples"),
-        Nodes(opset_of(network.model), f"{PRE}last/", "samples"),
-    )
-    inputs = [helper.make_tensor_value_info("samples", TensorProto.FLOAT, [BATCH, sound.window])]
-    given = "samples"
-    results = [
-        helper.make_tensor_value_info(
-            each.name, helper.np_dtype_to_tensor_dtype(each.value.dtype), [BATCH, *each.shape[1:]]
+    if delay:
+        note += (
+            f"A window ends {delay} requests behind the one that its begin is in: the first {delay} of a sequence "
+            f"have `{_WINDOWS}` 0 and no answer. "
         )
-        for each in outputs
-    ]
-    if sound.context:
-        inputs.append(helper.make_tensor_value_info(_CONTEXT, TensorProto.FLOAT, [BATCH, sound.context]))
-        given = nodes.add("Concat", [_CONTEXT, "samples"], "with_context", axis=1)
-        size = sound.context + sound.window
-        last.add("Identity", [last.slice(given, 1, size - sound.context, size, "last")], "next", to=f"{_CONTEXT}_next")
-        results.append(helper.make_tensor_value_info(f"{_CONTEXT}_next", TensorProto.FLOAT, [BATCH, sound.context]))
-    wave.add(nodes, given)
-    for state in states:
-        others = [axis for axis in range(len(state.shape)) if axis != state.axis]
-        there = [others.index(axis) + 1 if axis != state.axis else 0 for axis in range(len(state.shape))]
-        nodes.add("Transpose", [f"{state.input}_rows"], "state", to=state.input, perm=there)
-        last.add("Transpose", [state.output], "next_state", to=f"{state.input}_next", perm=[state.axis, *others])
-        for name, values in ((f"{state.input}_rows", inputs), (f"{state.input}_next", results)):
-            values.append(helper.make_tensor_value_info(name, _NUMBERS[state.dtype], [BATCH, *_row(state)]))
-    model = onnx.ModelProto()
-    model.CopyFrom(network.model)
+    if behind := delay + bool(stream.of.sound.lead):
+        note += f"Up to {behind} requests of zeros behind the sound get its last windows. "
+    note += (
+        "The state is kept by the gateway, from the request with `sequence_start` to that with `sequence_end`, or "
+        "until none comes for a minute."
+    )
+    return {called: (stream.model, _config(called, stream, batched))}, (note,)
+
+
+def in_pieces(stream: Stream, samples: Array, count: int) -> Mapping[str, Array]:
+    """Runs the model for a stream on the pieces of samples f32 [t], as the gateway does. Returns what it gives for
+    the first `count` windows, each output [1, w, ...]."""
+    hop = stream.of.sound.hop
+    opened = stream.of.network.open(stream.model)
+    names = [output.name for output in opened.get_outputs()]
+    states = {each.name: np.zeros([1, *each.shape], DTYPES[each.dtype].numpy) for each, _ in stream.states}
+    padded = np.pad(samples, (0, max(0, (count + stream.delay) * hop - len(samples))))
+    seen: dict[str, list[Array]] = {name: [] for name in names}
+    for request in range(count + stream.delay):
+        piece = padded[None, request * hop : (request + 1) * hop].astype(np.float32)
+        given = dict(zip(names, opened.run(names, {_SAMPLES: piece, **states}), strict=True))
+        states = {before.name: given[after.name] for before, after in stream.states}
+        if request >= stream.delay:
+            for name, value in given.items():
+                seen[name].append(value)
+    return {name: np.stack(values, 1) for name, values in seen.items()}
+
+
+def _without(of: Known) -> str:
+    """Returns why there is no model for a stream, "" if there is one."""
+    sound = of.sound
+    if of.of_the_whole:
+        return f"{' and '.join(of.of_the_whole)}: computed of all of a sound, which no piece of it knows"
+    if not sound.window:
+        return "the network takes all of a sound at once"
+    if sound.edge and sound.hop <= sound.lead:
+        return f"{sound.lead} samples are turned around before a sound, and a hop has {sound.hop}"
+    if not (of.states or sound.context or sound.lead or sound.hop < sound.window):
+        return "no window needs what was before it: each may come as a file"
+    return ""
+
+
+def _build(stream: Stream, network: NetworkFile) -> None:
+    """Makes the graph: the samples f32 [n, hop] and the states to the outputs and the next states."""
+    of, sound = stream.of, stream.of.sound
+    nodes = Nodes(opset_of(network.model), PRE, _SAMPLES)
+    last = Nodes(nodes.opset, f"{PRE}last/", _SAMPLES)
+    begun = _begun(stream, nodes)
+    given = _SAMPLES
+    if sound.gain != 1:
+        given = nodes.add("Mul", [given, nodes.constant("gain", sound.gain)], "louder")
+    of.add(nodes, _window(stream, nodes, given, begun))
+    names = {output.name for output in stream.outputs}
+    inner = windows.inner_network(network, names)
+    for output in stream.outputs:
+        windows.with_rows(last, f"{WINDOW}{output.name}", of, to=output.name)
+    for state in of.states:
+        _hand_on(stream, nodes, last, state, begun)
+    if stream.delay:
+        there = last.cast(begun, TensorProto.INT32, _WINDOWS, to=_WINDOWS)
+        stream.outputs.append(Tensor(there, "i32", [1]))
+    model = stream.model
+    model.CopyFrom(inner)
     del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
-    model.graph.node.extend([*nodes.nodes, *network.model.graph.node, *last.nodes])
+    model.graph.node.extend([*nodes.nodes, *inner.graph.node, *last.nodes])
     model.graph.initializer.extend([*nodes.constants.values(), *last.constants.values()])
-    model.graph.input.extend(inputs)
-    model.graph.output.extend(results)
+    model.graph.input.extend([Tensor(_SAMPLES, "f32", [sound.hop]).value, *(each.value for each, _ in stream.states)])
+    model.graph.output.extend([each.value for each in (*stream.outputs, *(after for _, after in stream.states))])
+    if all(opset.domain != OPS for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(OPS, 1))
     model.producer_name = "opgate attach"
-    return model
 
 
-def _row(state: State) -> list[int]:
-    return [size for axis, size in enumerate(state.shape) if axis != state.axis]
+def _begun(stream: Stream, nodes: Nodes) -> str:
+    """Adds whether a request completes a window of the sound, bool [n, 1]. Returns "" if each does."""
+    if not (stream.delay or stream.of.sound.edge):
+        return ""
+    before, after = stream.keep(_REQUESTS, "f32", [1])
+    more = nodes.add("Add", [before, nodes.constant("one", 1.0)], "requests.more")
+    most = nodes.constant("requests.most", stream.delay + 1.0)
+    nodes.add("Min", [more, most], "requests.held", to=after)
+    if not stream.delay:
+        return ""
+    return nodes.add("Less", [nodes.constant("requests.late", stream.delay - 0.5), before], "begun")
 
 
-def _config(name: str, sound: Sound, states: Sequence[State], outputs: Sequence[Output], batched: bool) -> str:
-    kept = [(_CONTEXT, f"{_CONTEXT}_next", "f32", [sound.context])] if sound.context else []
-    kept += [(f"{state.input}_rows", f"{state.input}_next", state.dtype, _row(state)) for state in states]
+def _window(stream: Stream, nodes: Nodes, samples: str, begun: str) -> str:
+    """Adds the samples of the window that a request completes, f32 [n, context + window]."""
+    sound, kept = stream.of.sound, stream.kept
+    if not kept:
+        return samples
+    before, after = stream.keep(_KEPT, "f32", [kept])
+    if sound.edge:
+        first = nodes.add("Less", [_REQUESTS, nodes.constant("half", 0.5)], "first")
+        led = nodes.slice(before, 1, kept - sound.lead, kept, "led")
+        led = nodes.add("Where", [first, windows.turned(nodes, sound, samples), led], "edge")
+        parts = [nodes.slice(before, 1, 0, kept - sound.lead, "others")] if kept > sound.lead else []
+        before = nodes.add("Concat", [*parts, led], "with_edge", axis=1)
+    known = nodes.add("Concat", [before, samples], "known", axis=1)
+    nodes.add("Identity", [nodes.slice(known, 1, sound.hop, sound.hop + kept, "last")], "next", to=after)
+    return nodes.slice(known, 1, 0, sound.context + sound.window, "window")
+
+
+def _hand_on(stream: Stream, nodes: Nodes, last: Nodes, state: State, begun: str) -> None:
+    """Adds a state of the network, whose first axis becomes that of the rows. It stays zeros until there is a
+    window."""
+    others = [axis for axis in range(len(state.shape)) if axis != state.axis]
+    there = [others.index(axis) + 1 if axis != state.axis else 0 for axis in range(len(state.shape))]
+    before, after = stream.keep(f"{state.input}_rows", state.dtype, [state.shape[axis] for axis in others])
+    nodes.add("Transpose", [before], "state", to=state.input, perm=there)
+    moved = last.add("Transpose", [state.output], "next_state", perm=[state.axis, *others])
+    held(stream, last, moved, after, begun, before)
+
+
+def held(stream: Stream, nodes: Nodes, x: str, to: str, begun: str, zeros: str) -> None:
+    """Adds a next state: x, or what it was, `zeros`, while no request has completed a window."""
+    if not stream.delay:
+        nodes.add("Identity", [x], "next", to=to)
+        return
+    rank = 1 + len(next(each for each, after in stream.states if after.name == to).shape)
+    nodes.add("Where", [nodes.reshape(begun, [-1, *[1] * (rank - 1)], "begun"), x, zeros], "held", to=to)
+
+
+def _config(name: str, stream: Stream, batched: bool) -> str:
     lines = [
-        f"{MADE}: the windows of a sound in, the outputs of the network out.",
+        f"{MADE}: the samples of a sound in, the outputs of the network out.",
         f'name: "{name}"',
         'backend: "onnxruntime"',
         f"max_batch_size: {32 if batched else 1}",
-        f'input {{ name: "samples" data_type: TYPE_FP32 dims: [ {sound.window} ] }}',
+        f'input {{ name: "{_SAMPLES}" data_type: TYPE_FP32 dims: [ {stream.of.sound.hop} ] }}',
         *(
             f'output {{ name: "{each.name}" data_type: {_DATATYPES[each.dtype]} dims: [ '
-            f"{', '.join(map(str, each.shape[1:] or (1,)))} ]{'' if each.shape[1:] else ' reshape { shape: [ ] }'} }}"
-            for each in outputs
+            f"{', '.join(map(str, each.shape or (1,)))} ]{'' if each.shape else ' reshape { shape: [ ] }'} }}"
+            for each in stream.outputs
         ),
         "sequence_batching {",
         f"  max_sequence_idle_microseconds: {_IDLE}",
         f"  oldest {{ max_candidate_sequences: {_MOST_SEQUENCES} }}",
         *(
-            f'  state {{ input_name: "{before}" output_name: "{after}" data_type: {_DATATYPES[dtype]} '
-            f"dims: [ {', '.join(map(str, dims))} ] }}"
-            for before, after, dtype, dims in kept
+            f'  state {{ input_name: "{before.name}" output_name: "{after.name}" data_type: '
+            f"{_DATATYPES[before.dtype]} dims: [ {', '.join(map(str, before.shape))} ] }}"
+            for before, after in stream.states
         ),
         "}",
         f'model_operations {{ op_library_filename: "{LIBRARY}" }}',

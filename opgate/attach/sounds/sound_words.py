@@ -37,8 +37,9 @@ class Sound:
     """How a sound becomes the input of a network.
 
     It has `rate` samples a second. Each window has `window` samples, `hop` behind those of the one before, and
-    `context` samples before them; without a window, 0, the sound is one. `lead` zeros stand before the sound. `trim`
-    frames are left out at both ends of what the network gives for a window, so that windows that overlap join.
+    `context` samples before them; without a window, 0, the sound is one. `lead` samples stand before the sound: zeros
+    without an `edge`, else its own first ones turned around, as "reflect" or "symmetric" of NumPy's pad.
+    `trim` frames are left out at both ends of what the network gives for a window, so that windows that overlap join.
     `together` runs all windows of a sound at once. `resampler` is that of AudioPreprocess, its default if it is empty.
     A sound of fewer samples than `least` has zeros behind it.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
@@ -52,6 +53,7 @@ class Sound:
     hop: int = 0
     context: int = 0
     lead: int = 0
+    edge: str = ""
     trim: int = 0
     seconds: float = 0
     longest: float = LONGEST

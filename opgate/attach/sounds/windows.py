@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -12,15 +13,16 @@ from onnx import TensorProto, helper
 from opgate.attach.model.graph import PRE, WINDOW, opset_of, rename
 from opgate.attach.model.network_file import NetworkFile
 from opgate.attach.model.nodes import Nodes
-from opgate.attach.model.outputs import Output
+from opgate.attach.model.outputs import Output, type_of
 from opgate.attach.sounds.sound_words import Sound
+from opgate.ops_build.case import Array
+from opgate.ops_build.dtypes import DTYPES
 
 #: The samples of all rows, f32 [n, t], and how many each has, i32 [n].
 PCM, LENGTH = f"{PRE}pcm", f"{PRE}length"
 #: The samples of all rows with zeros around them, and how many windows each row has, i32 [n].
 _PADDED, COUNTS = f"{PRE}padded", f"{PRE}windows"
 _STARTS = f"{PRE}starts"
-_TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,15 @@ class State:
     shape: tuple[int, ...]
     axis: int
 
+    @property
+    def type(self) -> int:
+        """Its type, of onnx.TensorProto."""
+        return type_of(self.dtype)
+
     def zeros(self, rows: int) -> np.ndarray:
         """Returns the state before the first window."""
         sizes = [rows if axis == self.axis else size for axis, size in enumerate(self.shape)]
-        return np.zeros(sizes, {"f32": np.float32, "f16": np.float16, "f64": np.float64}[self.dtype])
+        return np.zeros(sizes, DTYPES[self.dtype].numpy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class Wave:
 
     def shaped(self, samples: np.ndarray) -> np.ndarray:
         """Returns samples [n, t] in the form and the type of the input."""
-        typed = samples.astype({"f32": np.float32, "f16": np.float16, "f64": np.float64}[self.dtype])
+        typed = samples.astype(DTYPES[self.dtype].numpy)
         return typed.reshape(self._shape(*samples.shape))
 
     def _shape(self, rows: int, samples: int) -> list[int]:
@@ -87,23 +94,40 @@ class Wave:
         if self.dtype == "f32":
             nodes.add("Identity", [steps[-1]], "wave", to=self.name)
         else:
-            nodes.cast(steps[-1], _TYPES[self.dtype], "typed", to=self.name)
+            nodes.cast(steps[-1], type_of(self.dtype), "typed", to=self.name)
 
 
-def _unsqueezed(nodes: Nodes, x: str, axis: int) -> str:
+def _unsqueezed(nodes: Nodes, x: str, axis: int, to: str = "") -> str:
     if nodes.opset < 13:
-        return nodes.add("Unsqueeze", [x], "wide", axes=[axis])
-    return nodes.add("Unsqueeze", [x, nodes.ints("axis", [axis])], "wide")
+        return nodes.add("Unsqueeze", [x], "wide", to=to, axes=[axis])
+    return nodes.add("Unsqueeze", [x, nodes.ints("axis", [axis])], "wide", to=to)
+
+
+class Windowed(Protocol):
+    """A network that takes windows of samples: how they follow each other, its states, and the axis of the rows in its
+    input, None without one."""
+
+    @property
+    def sound(self) -> Sound: ...
+
+    @property
+    def states(self) -> Sequence[State]: ...
+
+    @property
+    def batch(self) -> int | None: ...
+
+    def add(self, nodes: Nodes, samples: str) -> None:
+        """Adds the inputs of the network, but for its states, from the samples f32 [n, t] of a window."""
 
 
 def pad(nodes: Nodes, sound: Sound, samples: str, length: str) -> None:
     """Adds how many windows each row has, COUNTS, and the samples f32 [n, t] with zeros around them, as many as the
     windows need. `length` i32 [n] has the samples of each row."""
     whole = nodes.cast(length, TensorProto.INT64, "length")
-    led = nodes.add("Add", [whole, nodes.constant("lead", sound.lead + sound.hop - 1, np.int64)], "led")
+    rounded = nodes.add("Add", [whole, nodes.constant("lead", sound.lead + sound.hop - 1, np.int64)], "rounded")
     hop = nodes.constant("hop", sound.hop, np.int64)
     one = nodes.constant("one", 1, np.int64)
-    counts = nodes.add("Max", [nodes.add("Div", [led, hop], "by_hop"), one], "counts")
+    counts = nodes.add("Max", [nodes.add("Div", [rounded, hop], "by_hop"), one], "counts")
     nodes.cast(counts, TensorProto.INT32, "windows", to=COUNTS)
     most = nodes.reduce("ReduceMax", counts, 0, "most", keepdims=True)
     zero = nodes.constant("zero", 0, np.int64)
@@ -117,31 +141,41 @@ def pad(nodes: Nodes, sound: Sound, samples: str, length: str) -> None:
         "Sub", [last, nodes.add("Add", [there, nodes.ints("lead", [sound.lead])], "there.led")], "missing"
     )
     behind = nodes.add("Max", [behind, nodes.ints("none", [0])], "behind")
-    before = nodes.ints("before", [0, sound.context + sound.lead, 0])
+    led = 0 if sound.edge else sound.lead
+    if sound.edge:
+        samples = nodes.add("Concat", [turned(nodes, sound, samples), samples], "samples.led", axis=1)
+    before = nodes.ints("before", [0, sound.context + led, 0])
     pads = nodes.add("Concat", [before, behind], "pads", axis=0)
     nodes.add("Pad", [samples, pads], "padded", to=_PADDED)
 
 
-def scanned(
-    network: NetworkFile, wave: Wave, sound: Sound, states: Sequence[State], outputs: Sequence[Output]
-) -> tuple[onnx.ModelProto, list[Output]]:
+def turned(nodes: Nodes, sound: Sound, samples: str) -> str:
+    """Adds what stands before samples f32 [n, t] whose edge is turned around: the first of them backwards, `lead`."""
+    first = sound.lead - (sound.edge == "symmetric")  # reflect leaves the outermost sample out
+    end = first - sound.lead if first == sound.lead else -(1 << 31)
+    parts = [nodes.ints(name, [value]) for name, value in (("first", first), ("end", end), ("axis", 1), ("back", -1))]
+    return nodes.add("Slice", [samples, *parts], "turned")
+
+
+def scanned(network: NetworkFile, of: Windowed, outputs: Sequence[Output]) -> tuple[onnx.ModelProto, list[Output]]:
     """Returns a model that runs the network over the windows of _PADDED, from the nodes of `pad`, one after the other,
     and its outputs. Each has an axis for the windows behind that of the rows, and the name of that of the network."""
-    inner = _inside(network, outputs)
+    sound, states = of.sound, of.states
+    inner = inner_network(network, {output.name for output in outputs})
     opset = opset_of(network.model)
     first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
     start = f"{WINDOW}start"
     begin = first.reshape(start, [1], "begin")
     end = first.add("Add", [begin, first.ints("size", [sound.context + sound.window])], "end")
-    wave.add(first, first.add("Slice", [_PADDED, begin, end, first.ints("axis", [1])], "samples"))
+    of.add(first, first.add("Slice", [_PADDED, begin, end, first.ints("axis", [1])], "samples"))
     given = [_value(state.input, state.dtype, state.shape, state.axis) for state in states]
     given.append(helper.make_tensor_value_info(start, TensorProto.INT64, []))
     handed = [last.add("Identity", [state.output], "state") for state in states]
-    kept = [_with_rows(last, f"{WINDOW}{output.name}", wave) for output in outputs]
+    kept = [with_rows(last, f"{WINDOW}{output.name}", of) for output in outputs]
     dtypes = {value.name: value.type.tensor_type.elem_type for value in network.model.graph.output}
     results = [_value(name, state.dtype, state.shape, state.axis) for name, state in zip(handed, states, strict=True)]
     for name, output in zip(kept, outputs, strict=True):
-        shape = output.shape if wave.batch is not None else (1, *output.shape)
+        shape = output.shape if of.batch is not None else (1, *output.shape)
         sizes: list[int | str] = [f"{name}_rows", *shape[1:]]
         results.append(helper.make_tensor_value_info(name, dtypes[output.name], sizes))
     body = helper.make_graph(
@@ -162,10 +196,10 @@ def scanned(
     found = []
     for output, name in zip(outputs, made, strict=True):
         value = output.value if output.value.ndim else output.value.reshape(1)
-        rank = value.ndim + (wave.batch is None)
+        rank = value.ndim + (of.batch is None)
         perm = [1, 0, *range(2, rank + 1)]
         around.add("Transpose", [name], "rows", to=output.name, perm=perm)
-        one = value[None] if wave.batch is None else value
+        one = value[None] if of.batch is None else value
         found.append(replace(output, value=one[:, None]))
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
@@ -175,18 +209,17 @@ def scanned(
     return model, found
 
 
-def at_once(
-    network: NetworkFile, wave: Wave, sound: Sound, outputs: Sequence[Output]
-) -> tuple[onnx.ModelProto, list[Output]]:
+def at_once(network: NetworkFile, of: Windowed, outputs: Sequence[Output]) -> tuple[onnx.ModelProto, list[Output]]:
     """Returns a model that runs the network once over all windows of _PADDED, and its outputs, as `scanned` does."""
-    inner = _inside(network, outputs)
+    sound = of.sound
+    inner = inner_network(network, {output.name for output in outputs})
     opset = opset_of(network.model)
     first, last = Nodes(opset, f"{WINDOW}first/"), Nodes(opset, f"{WINDOW}last/")
     starts = _unsqueezed(first, _STARTS, 1)
     inside = first.ints("inside", list(range(sound.context + sound.window)))
     places = first.add("Add", [starts, inside], "places")
     each = first.add("Gather", [_PADDED, places], "each", axis=1)
-    wave.add(first, first.reshape(each, [-1, sound.context + sound.window], "rows"))
+    of.add(first, first.reshape(each, [-1, sound.context + sound.window], "rows"))
     counts = last.slice(last.add("Shape", [each], "shape"), 0, 0, 2, "counts")
     found = []
     for output in outputs:
@@ -202,18 +235,18 @@ def at_once(
     return model, found
 
 
-def _inside(network: NetworkFile, outputs: Sequence[Output]) -> onnx.ModelProto:
-    """Returns the network whose outputs leave their names to those for all windows."""
-    names = {output.name for output in outputs}
+def inner_network(network: NetworkFile, names: Collection[str]) -> onnx.ModelProto:
+    """Returns the network whose outputs of some names leave these to those for all windows: theirs begin with
+    WINDOW."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     rename(model, lambda name: f"{WINDOW}{name}" if name in names else name)
     return model
 
 
-def _with_rows(nodes: Nodes, x: str, wave: Wave) -> str:
+def with_rows(nodes: Nodes, x: str, of: Windowed, *, to: str = "") -> str:
     """Adds an output with an axis of rows, if the network has none."""
-    return nodes.add("Identity", [x], "kept") if wave.batch is not None else _unsqueezed(nodes, x, 0)
+    return nodes.add("Identity", [x], "kept", to=to) if of.batch is not None else _unsqueezed(nodes, x, 0, to)
 
 
 def _zeros(nodes: Nodes, state: State) -> str:
@@ -221,40 +254,29 @@ def _zeros(nodes: Nodes, state: State) -> str:
     rows = nodes.slice(nodes.add("Shape", [_PADDED], "shape"), 0, 0, 1, "rows")
     parts = [nodes.ints("size", [size]) if axis != state.axis else rows for axis, size in enumerate(state.shape)]
     shape = nodes.add("Concat", parts, "shape", axis=0)
-    return nodes.add(
-        "ConstantOfShape", [shape], "zeros", value=helper.make_tensor("zero", _TYPES[state.dtype], [1], [0])
-    )
+    return nodes.add("ConstantOfShape", [shape], "zeros", value=helper.make_tensor("zero", state.type, [1], [0]))
 
 
 def _value(name: str, dtype: str, shape: Sequence[int], axis: int) -> onnx.ValueInfoProto:
     sizes: list[int | str] = [f"{name}_rows" if place == axis else size for place, size in enumerate(shape)]
-    return helper.make_tensor_value_info(name, _TYPES[dtype], sizes)
+    return helper.make_tensor_value_info(name, type_of(dtype), sizes)
 
 
 def run(
     network: NetworkFile,
-    wave: Wave,
-    sound: Sound,
+    input_name: str,
     states: Sequence[State],
-    samples: np.ndarray,
+    inputs: Iterator[Array],
     constants: Mapping[str, np.ndarray],
 ) -> Mapping[str, np.ndarray]:
-    """Runs the network over the windows of samples [t] in Python, with `constants` for its other inputs. Returns each
-    output for all windows, [1, w, ...]."""
+    """Runs the network over its `inputs` for the windows of a sound in Python, with `constants` for its other inputs.
+    Returns each output for all windows, [1, w, ...]."""
     opened = network.open(network.model)
     names = [output.name for output in opened.get_outputs()]
-    count = max(1, -(-(len(samples) + sound.lead) // sound.hop))
-    size = (count - 1) * sound.hop + sound.window
-    padded = np.zeros(sound.context + max(size, sound.lead + len(samples)), np.float32)
-    padded[sound.context + sound.lead :][: len(samples)] = samples
     held = {state.input: state.zeros(1) for state in states}
     seen: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for number in range(count):
-        begin = number * sound.hop
-        part = padded[begin : begin + sound.context + sound.window]
-        given = dict(
-            zip(names, opened.run(names, {wave.name: wave.shaped(part[None]), **held, **constants}), strict=True)
-        )
+    for each in inputs:
+        given = dict(zip(names, opened.run(names, {input_name: each, **held, **constants}), strict=True))
         held = {state.input: given[state.output] for state in states}
         for name, value in given.items():
             seen[name].append(value)
