@@ -3,6 +3,7 @@ of the package's own code."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,21 +71,32 @@ def test_silero_vad(made: Make, name: str) -> None:
 def test_silero_vad_in_pieces(made: Make, library: Path) -> None:
     need("torch", "silero_vad")
     import torch
-    from silero_vad.utils_vad import OnnxWrapper
+    from silero_vad.utils_vad import OnnxWrapper, VADIterator
 
-    from tests.attach.test_sounds import streamed
+    from tests.attach.test_sounds import events, streamed
 
     file = file_of("silero_vad", "data/silero_vad.onnx")
     model = made(file, pre="pcm:16000,512", state="state=stateN")
-    sounds = [voice(3, seed) for seed in range(3)]
+    sounds = [voice(12, seed)[: 370 * 512] for seed in range(3)]
     said = streamed(model.folder.parent, library, f"{model.name}_stream", sounds, 512)
-    for sound, probabilities in zip(sounds, said, strict=True):
+    found = heard(model, [wav_of(sound, RATE) for sound in sounds])
+    for sound, answers, segments in zip(sounds, said, found, strict=True):
         own = OnnxWrapper(str(file))
         own.reset_states()
-        padded = np.zeros(-(-len(sound) // 512) * 512, np.float32)
-        padded[: len(sound)] = sound
-        theirs = [own(torch.from_numpy(chunk), RATE).item() for chunk in padded.reshape(-1, 512)]
-        assert probabilities.tolist() == pytest.approx(theirs, abs=1e-6)
+        chunks = [torch.from_numpy(chunk) for chunk in sound.astype(np.float32).reshape(-1, 512)]
+        theirs = [own(chunk, RATE).item() for chunk in chunks]
+        assert [answer["output"].item() for answer in answers] == pytest.approx(theirs, abs=1e-6)
+        assert events(answers) == [
+            pytest.approx((each["start"], each["end"], each["score"]), abs=1e-5) for each in segments
+        ]
+        iterator = VADIterator(OnnxWrapper(str(file)))
+        told = [iterator(chunk) or {} for chunk in chunks]
+        since = [round(answer["since"].item() * RATE) if answer["since"].item() >= 0 else None for answer in answers]
+        begins = [now if now != before else None for before, now in itertools.pairwise([None, *since])]
+        assert begins[:-1] == [each.get("start") for each in told[:-1]]
+        ended = [before is not None and now is None for before, now in itertools.pairwise([None, *since])]
+        assert ended[:-1] == ["end" in each for each in told[:-1]]
+    assert sum(map(len, found)) > 3
 
 
 def test_magika(made: Make) -> None:

@@ -100,7 +100,7 @@ def spoken(answers: Any) -> list[list[tuple[float, float, float]]]:
 
 def expected(samples: np.ndarray, threshold: float = 0.5, context: int = 0) -> list[Any]:
     heard = probabilities(samples, context)[None]
-    found, scores, count = segments(
+    found, scores, count, _, _ = segments(
         heard, np.array([len(samples)]), step=WINDOW, rate=RATE, max_segments=1000, threshold=threshold,
         hysteresis=0.15, min_speech_ms=250, min_silence_ms=100, pad_ms=30,
     )  # fmt: skip
@@ -212,6 +212,39 @@ def test_a_stream_gives_what_the_file_gives(made: Make, library: Path, tmp_path:
         (answer,) = predict(model, wav(sound))
         count = int(np.ravel(answer["outputs"]["count"])[0])
         assert np.ravel(answer["outputs"]["p"])[:count] == pytest.approx(said, abs=1e-6)
+
+
+def events(answers: list[dict[str, np.ndarray]]) -> list[tuple[float, float, float]]:
+    """The segments of speech that the answers of a stream tell, in their order."""
+    return [
+        (answer["start"][i], answer["end"][i], answer["scores"][i])
+        for answer in answers
+        for i in range(int(answer["count"].item()))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "post", "hop", "late"),
+    [
+        ("", "", WINDOW, 0),
+        (" context:40", " pad:400 min-speech:60 min-silence:50", WINDOW, 0),
+        (" hop:80", " score:0.4 pad:0 min-speech:0 min-silence:0", 80, 2),
+    ],
+)
+def test_speech_of_a_stream_is_that_of_the_file(
+    made: Make, library: Path, tmp_path: Path, words: str, post: str, hop: int, late: int
+) -> None:
+    file = listener(tmp_path / "net.onnx")
+    model = made(file, pre=f"pcm:{RATE},{WINDOW}{words}", state="state=stateN", post=f"speech{post}")
+    sounds = [talk(hop * count / RATE, seed) for seed, count in enumerate((300, 41, 1, 120))]
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds, hop, late)
+    found = spoken(predict(model, *map(wav, sounds)))
+    assert [events(answers) for answers in each] == [[pytest.approx(one, abs=1e-5) for one in row] for row in found]
+    assert sum(map(len, found)) > 5
+    for row, answers in zip(found, each, strict=True):
+        goes_on = {round(float(answer["since"].item()), 4) for answer in answers} - {-1}
+        begins = {round(start, 4) for start, _, _ in row}
+        assert begins - {row[-1][0].__round__(4) if row else 0} <= goes_on  # what the last request begins, it ends
 
 
 def tones(path: Path, samples: Any = "t", *, rank: int = 2, frames: int = 0) -> Path:

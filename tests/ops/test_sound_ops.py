@@ -301,3 +301,35 @@ def test_a_tone_is_in_its_band(run_op) -> None:
     mel, frames = run_op("LogMelSpectrogram", {"pcm": np.stack([pcm, pcm])})
     assert frames.tolist() == [101, 101]
     assert mel.shape == (2, 80, 101) and (mel[:, :, 5:-5].argmax(1) == 26).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_pieces_of_speech_are_those_of_the_whole(run_op, data) -> None:
+    """The segments that windows give piece by piece are, one behind the other, those that they give together."""
+    seed, windows = data.draw(st.integers(0, 10_000)), data.draw(st.integers(1, 150))
+    noise = np.random.default_rng(seed).standard_normal((2, windows))
+    heard = (1 / (1 + np.exp(-0.6 * np.cumsum(noise, 1) - noise[:, ::-1]))).astype(np.float32)
+    settings = {
+        "step": 512, "rate": 16000, "max_segments": 200, "min_speech_ms": data.draw(st.sampled_from([0, 50, 250])),
+        "min_silence_ms": data.draw(st.sampled_from([0, 30, 100])), "pad_ms": data.draw(st.sampled_from([0, 30, 300])),
+    }  # fmt: skip
+    rest = data.draw(st.integers(1, 512))  # samples of the last window
+    length = np.full(2, (windows - 1) * 512 + rest, np.int32)
+    segments, scores, count = run_op("SpeechSegments", {"probabilities": heard, "length": length}, settings)[:3]
+    whole = [[(*segments[row, i], scores[row, i]) for i in range(count[row])] for row in range(2)]
+    pieces: list[list[tuple[float, float, float]]] = [[], []]
+    state, at = np.zeros((2, 10)), 0
+    while at < windows:
+        until = min(windows, at + data.draw(st.integers(1, 5)))
+        last = until == windows
+        inputs = {
+            "probabilities": heard[:, at:until], "state": state, "last": np.full(2, last, np.int32),
+            "length": np.full(2, (until - at) * 512 - (512 - rest) * last, np.int32),
+        }  # fmt: skip
+        segments, scores, count, state, since = run_op("SpeechSegments", inputs, settings)
+        for row in range(2):
+            pieces[row] += [(*segments[row, i], scores[row, i]) for i in range(count[row])]
+        at = until
+    assert (since == -1).all()
+    assert [np.ravel(row).tolist() for row in pieces] == [pytest.approx(np.ravel(row).tolist()) for row in whole]

@@ -68,7 +68,7 @@ def free_name(name: str) -> str:
     """Returns the name itself, or another if a served model has a tensor of that name."""
     taken = (
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
-        "start", "end", "samples", "pitch", "words",
+        "start", "end", "samples", "pitch", "words", "windows", "since",
         "score", "value", "masks", "mask_geometry", "quads", "texts", *settings.NAMES,
     )  # fmt: skip
     return f"{NETWORK}{name}" if name in taken or name.startswith((PRE, POST, READ, TURN, WINDOW)) else name

@@ -68,10 +68,11 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
             yield value[:, None] if sound.window and value.ndim else value
 
     head = Head(network, heard, (0, 0), said, stated, report, others, fixed=not batched)
-    answers, classes = sound_heads.add(after, head, sound, LENGTH)
+    speech = sound_heads.speech_of(head, sound)
+    answers, classes = sound_heads.add(after, head, sound, speech, LENGTH)
     fitted = None if said.kind == "ctc" else labels.fitted(stated, classes, said.kind, 0, report)
     batch = _batch_size(wish, batched, why, of.follows, answers, report)
-    stream = sound_streams.stream_of(opened, of, found, report)
+    stream = sound_streams.stream_of(opened, of, found, speech, report)
     beside, notes = sound_streams.beside(name, stream, batched, report)
     made = attached(
         name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
@@ -33,11 +34,11 @@ def usual(outputs: Sequence[Output], sound: Sound) -> str:
     return "classify" if output.value.ndim == 2 else "outputs"
 
 
-def add(nodes: Nodes, head: Head, sound: Sound, length: str) -> tuple[Answers, int]:
+def add(nodes: Nodes, head: Head, sound: Sound, speech: Speech | None, length: str) -> tuple[Answers, int]:
     """Adds the nodes behind a network that hears. `length` i32 [n] has the samples of each row. Returns the answers and
     the number of classes, 0 without any. Raises AttachError."""
-    if head.post.kind == "speech":
-        return _speech(nodes, head, sound, length), 0
+    if speech:
+        return _speech(nodes, head, speech, length), 0
     if head.post.kind == "ctc" and not sound.window:
         return _words(nodes, head, sound, length), 0
     if head.post.kind == "notes":
@@ -62,18 +63,31 @@ def _each_window(answer: Answer) -> Answer:
     return Answer(answer.name, answer.datatype, (-1, *answer.dims[1:]))
 
 
-def _speech(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
-    """Adds the stretches of speech: when each starts and ends, in seconds, and its mean probability."""
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How speech is found: the output with a number for each window, whether a sigmoid makes it a probability, from
+    which probability on it is speech, and the other attributes of SpeechSegments."""
+
+    output: Output
+    sigmoid: bool
+    score: float
+    attributes: Mapping[str, int | float]
+
+    def probabilities(self, nodes: Nodes, name: str) -> str:
+        """Adds the probabilities of a tensor like the output, in f32."""
+        x = nodes.float(name, self.output.dtype, "scores")
+        return nodes.add("Sigmoid", [x], "probabilities") if self.sigmoid else x
+
+
+def speech_of(head: Head, sound: Sound) -> Speech | None:
+    """Returns how speech is found, and reports it; None if the head finds none. Raises AttachError."""
+    if head.post.kind != "speech":
+        return None
     if not sound.window:
         raise AttachError("--post: speech needs a probability for each window: say its samples, such as pcm:16000,512")
     output = head.output(lambda output: output.value.size == 1, "one output with a number for each window")
     heads_without_boxes.check_floats(head, output)
-    x = nodes.float(output.name, output.dtype, "scores")
-    if heads_without_boxes.activation(head, output, 1) == "sigmoid":
-        x = nodes.add("Sigmoid", [x], "probabilities")
-    x = head.rows(nodes, x, output.value.ndim)
-    windows = nodes.reshape(x, [0, -1], "each_window")
-    level = settings.add(nodes, settings.SCORE, Setting(head.post.score))
+    sigmoid = heads_without_boxes.activation(head, output, 1) == "sigmoid"
     told = head.report.said if "score" in head.post.stated else head.report.default
     told("score threshold", f"{head.post.score:g}", f"from which speech begins; {ANY}")
     attributes = {
@@ -93,18 +107,30 @@ def _speech(nodes: Nodes, head: Head, sound: Sound, length: str) -> Answers:
         ("max", "segments at most", f"{head.post.most}"),
     ):
         (head.report.said if word in head.post.stated else head.report.default)(subject, value)
-    inputs = [windows, length, settings.each_picture(nodes, level)]
-    nodes.add_op("SpeechSegments", inputs, [f"{nodes.prefix}segments", "scores", "count"], "segments", **attributes)
+    return Speech(output, sigmoid, head.post.score, attributes)
+
+
+def _speech(nodes: Nodes, head: Head, speech: Speech, length: str) -> Answers:
+    """Adds the stretches of speech: when each starts and ends, in seconds, and its mean probability."""
+    x = head.rows(nodes, speech.probabilities(nodes, speech.output.name), speech.output.value.ndim)
+    level = settings.add(nodes, settings.SCORE, Setting(speech.score))
+    inputs = [nodes.reshape(x, [0, -1], "each_window"), length, settings.each_picture(nodes, level)]
+    outputs = [f"{nodes.prefix}segments", "scores", "count"]
+    nodes.add_op("SpeechSegments", inputs, outputs, "segments", **speech.attributes)
+    times = segment_times(nodes, int(speech.attributes["max_segments"]))
+    return Answers(times, [("start", "start"), ("end", "end"), ("score", "scores")], "count")
+
+
+def segment_times(nodes: Nodes, most: int) -> list[Answer]:
+    """Adds `start` and `end` f32 [n, most] of the output `segments` of SpeechSegments. Returns all that is said of
+    segments."""
     for place, name in enumerate(("start", "end")):
         part = nodes.slice(f"{nodes.prefix}segments", 2, place, place + 1, name)
-        nodes.reshape(part, [0, head.post.most], f"{name}.flat", to=name)
-    outputs = [
-        Answer("start", "TYPE_FP32", (head.post.most,)),
-        Answer("end", "TYPE_FP32", (head.post.most,)),
-        Answer("scores", "TYPE_FP32", (head.post.most,)),
+        nodes.reshape(part, [0, most], f"{name}.flat", to=name)
+    return [
+        *(Answer(name, "TYPE_FP32", (most,)) for name in ("start", "end", "scores")),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
-    return Answers(outputs, [("start", "start"), ("end", "end"), ("score", "scores")], "count")
 
 
 def names(labels: Sequence[str], classes: int, said: int | None, report: Report) -> tuple[list[str], int, str]:

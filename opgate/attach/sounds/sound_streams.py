@@ -18,16 +18,22 @@ from opgate.attach.model.report import Report
 from opgate.attach.model.takes import BATCH
 from opgate.attach.sounds import windows
 from opgate.attach.sounds.known_sound import Known
+from opgate.attach.sounds.sound_heads import Speech, segment_times
 from opgate.attach.sounds.windows import State
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 
 _SAMPLES, _WINDOWS = "samples", "windows"
 _KEPT, _REQUESTS = f"{PRE}kept", f"{PRE}requests"
+#: The state of SpeechSegments and its size, whether the sound ends, and since when somebody speaks.
+_SPEECH, _NUMBERS, _LAST, _SINCE = f"{PRE}speech", 10, f"{PRE}ends", "since"
+#: How many segments become final with a window at most.
+_MOST_SEGMENTS = 2
 _DATATYPES = {"f32": "TYPE_FP32", "f16": "TYPE_FP16", "f64": "TYPE_FP64", "i64": "TYPE_INT64", "i32": "TYPE_INT32"}
 #: A sequence that gets no samples for so long has ended, in microseconds.
 _IDLE = 60_000_000
 _MOST_SEQUENCES = 1024
+_FLAG = "int32_false_true: [ 0, 1 ]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,16 @@ class Tensor:
 
 @dataclass(slots=True)
 class Stream:
-    """The model for a stream. Request k has `hop` samples, and completes window k - `delay`. `states` are pairs of what
-    a request gets and what it leaves to the next one; before the first one they are zeros."""
+    """The model for a stream. Request k has `hop` samples, and completes window k - `delay`. The first `heard`
+    outputs are those of the network. `states` are pairs of what
+    a request gets and what it leaves to the next one; before the first one they are zeros. `last` is an input i32
+    [n, 1] that is 1 in the last request of a sequence, "" without it."""
 
     of: Known
     outputs: list[Tensor]
+    heard: int
     states: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    last: str = ""
     model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
 
     @property
@@ -73,14 +83,16 @@ class Stream:
         return pair[0].name, pair[1].name
 
 
-def stream_of(network: NetworkFile, of: Known, outputs: Sequence[Output], report: Report) -> Stream | None:
-    """Returns the model for a stream, or None: then the report says why there is none."""
+def stream_of(
+    network: NetworkFile, of: Known, outputs: Sequence[Output], speech: Speech | None, report: Report
+) -> Stream | None:
+    """Returns the model for a stream, which also finds `speech`, or None: then the report says why there is none."""
     if why := _without(of):
         report.default("stream", "none", why)
         return None
     given = [Tensor(each.name, each.dtype, each.shape[0 if of.batch is None else 1 :]) for each in outputs]
-    stream = Stream(of, given)
-    _build(stream, network)
+    stream = Stream(of, given, len(given))
+    _build(stream, network, speech)
     return stream
 
 
@@ -93,7 +105,7 @@ def beside(
     hop, delay, called = stream.of.sound.hop, stream.delay, f"{name}{STREAM}"
     late = f", answered {delay} requests late" if delay else ""
     report.default("stream", called, f"a sequence of requests with {hop} samples{late}; the gateway keeps the state")
-    given = ", ".join(f"`{each.name}`" for each in stream.outputs)
+    given = ", ".join(f"`{each.name}`" for each in stream.outputs[: stream.heard])
     note = (
         f"The model `{called}` gets a sound in pieces: each request of a sequence has {hop} samples, the FP32 input "
         f"`{_SAMPLES}`, and gets what the network gives for a window, {given}. It is that of the file as a whole, "
@@ -106,6 +118,12 @@ def beside(
         )
     if behind := delay + bool(stream.of.sound.lead):
         note += f"Up to {behind} requests of zeros behind the sound get its last windows. "
+    if stream.last:
+        note += (
+            f"`{_SINCE}` is when the speech that goes on began, in seconds, -1 while nobody speaks. The first `count` "
+            "of `start`, `end` and `scores` are the segments of speech that are final with the window: those of the "
+            "file, if it has as many samples. The last one comes with `sequence_end`. "
+        )
     note += (
         "The state is kept by the gateway, from the request with `sequence_start` to that with `sequence_end`, or "
         "until none comes for a minute."
@@ -123,6 +141,8 @@ def in_pieces(stream: Stream, samples: Array, count: int) -> Mapping[str, Array]
     padded = np.pad(samples, (0, max(0, (count + stream.delay) * hop - len(samples))))
     seen: dict[str, list[Array]] = {name: [] for name in names}
     for request in range(count + stream.delay):
+        if stream.last:
+            states[stream.last] = np.array([[request + 1 == count + stream.delay]], np.int32)
         piece = padded[None, request * hop : (request + 1) * hop].astype(np.float32)
         given = dict(zip(names, opened.run(names, {_SAMPLES: piece, **states}), strict=True))
         states = {before.name: given[after.name] for before, after in stream.states}
@@ -146,7 +166,7 @@ def _without(of: Known) -> str:
     return ""
 
 
-def _build(stream: Stream, network: NetworkFile) -> None:
+def _build(stream: Stream, network: NetworkFile, speech: Speech | None) -> None:
     """Makes the graph: the samples f32 [n, hop] and the states to the outputs and the next states."""
     of, sound = stream.of, stream.of.sound
     nodes = Nodes(opset_of(network.model), PRE, _SAMPLES)
@@ -162,6 +182,8 @@ def _build(stream: Stream, network: NetworkFile) -> None:
         windows.with_rows(last, f"{WINDOW}{output.name}", of, to=output.name)
     for state in of.states:
         _hand_on(stream, nodes, last, state, begun)
+    if speech:
+        _find(stream, last, speech, begun)
     if stream.delay:
         there = last.cast(begun, TensorProto.INT32, _WINDOWS, to=_WINDOWS)
         stream.outputs.append(Tensor(there, "i32", [1]))
@@ -171,6 +193,8 @@ def _build(stream: Stream, network: NetworkFile) -> None:
     model.graph.node.extend([*nodes.nodes, *inner.graph.node, *last.nodes])
     model.graph.initializer.extend([*nodes.constants.values(), *last.constants.values()])
     model.graph.input.extend([Tensor(_SAMPLES, "f32", [sound.hop]).value, *(each.value for each, _ in stream.states)])
+    if stream.last:
+        model.graph.input.append(Tensor(stream.last, "i32", [1]).value)
     model.graph.output.extend([each.value for each in (*stream.outputs, *(after for _, after in stream.states))])
     if all(opset.domain != OPS for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(OPS, 1))
@@ -215,10 +239,31 @@ def _hand_on(stream: Stream, nodes: Nodes, last: Nodes, state: State, begun: str
     before, after = stream.keep(f"{state.input}_rows", state.dtype, [state.shape[axis] for axis in others])
     nodes.add("Transpose", [before], "state", to=state.input, perm=there)
     moved = last.add("Transpose", [state.output], "next_state", perm=[state.axis, *others])
-    held(stream, last, moved, after, begun, before)
+    _held(stream, last, moved, after, begun, before)
 
 
-def held(stream: Stream, nodes: Nodes, x: str, to: str, begun: str, zeros: str) -> None:
+def _find(stream: Stream, nodes: Nodes, speech: Speech, begun: str) -> None:
+    """Adds the segments of speech that are final with a window, and since when somebody speaks."""
+    x = nodes.reshape(speech.probabilities(nodes, f"{WINDOW}{speech.output.name}"), [-1, 1], "each_window")
+    if begun:
+        x = nodes.add("Where", [begun, x, nodes.constant("silence", 0.0)], "heard")
+    rows = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 0, 1, "rows")
+    length = nodes.add("Expand", [nodes.constant("hop", [stream.of.sound.hop], np.int32), rows], "length")
+    before, after = stream.keep(_SPEECH, "f64", [_NUMBERS])
+    stream.last = _LAST
+    inputs = [x, length, "", before, nodes.reshape(_LAST, [-1], "last")]
+    made = [f"{nodes.prefix}segments", "scores", "count", f"{nodes.prefix}next_speech", _SINCE]
+    attributes = {**speech.attributes, "max_segments": _MOST_SEGMENTS, "threshold": speech.score}
+    nodes.add_op("SpeechSegments", inputs, made, "found", **attributes)
+    _held(stream, nodes, made[3], after, begun, before)
+    stream.outputs += [
+        *(Tensor(each.name, "f32", each.dims) for each in segment_times(nodes, _MOST_SEGMENTS) if not each.scalar),
+        Tensor("count", "i32", []),
+        Tensor(_SINCE, "f32", []),
+    ]
+
+
+def _held(stream: Stream, nodes: Nodes, x: str, to: str, begun: str, zeros: str) -> None:
     """Adds a next state: x, or what it was, `zeros`, while no request has completed a window."""
     if not stream.delay:
         nodes.add("Identity", [x], "next", to=to)
@@ -241,6 +286,11 @@ def _config(name: str, stream: Stream, batched: bool) -> str:
         ),
         "sequence_batching {",
         f"  max_sequence_idle_microseconds: {_IDLE}",
+        *(
+            [f'  control_input {{ name: "{stream.last}" control {{ kind: CONTROL_SEQUENCE_END {_FLAG} }} }}']
+            if stream.last
+            else []
+        ),
         f"  oldest {{ max_candidate_sequences: {_MOST_SEQUENCES} }}",
         *(
             f'  state {{ input_name: "{before.name}" output_name: "{after.name}" data_type: '

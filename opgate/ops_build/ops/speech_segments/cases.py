@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.ops.speech_segments.reference import reference
 
 
 def speech(rows: int, windows: int, seed: int = 0) -> Array:
@@ -41,6 +42,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     rows = case("a threshold for each row", np.repeat(speech(1, 200), 3, 0))
     levels = {**rows.inputs, "thresholds": np.array([0.2, 0.5, 0.9], np.float32)}
     yield Case(rows.name, levels, rows.attributes, (1e-6, 1e-6))
+    yield from pieces()
     negative = case("a negative length", speech(1, 20), [-1])
     yield Case(negative.name, negative.inputs, negative.attributes, error="input 'length': expected 0 or more samples")
     for name, value in (("step", 0), ("rate", 0), ("max_segments", 0), ("threshold", 1.5), ("hysteresis", -0.5),
@@ -48,6 +50,27 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         changed: dict[str, Any] = {name: value}
         wrong = case(f"{name} {value}", speech(1, 20), **changed)
         yield Case(wrong.name, wrong.inputs, wrong.attributes, error=f"attribute '{name}'")
+
+
+def pieces() -> Iterator[Case]:
+    """Windows that go on with what the ones before them left, in the middle of speech, of silence, and of a pad."""
+    heard = speech(1, 300, 2)
+    for pad in (30, 300):
+        attributes: dict[str, Any] = {
+            "step": 512, "rate": 16000, "max_segments": 20, "threshold": 0.5, "hysteresis": 0.15, "min_speech_ms": 50,
+            "min_silence_ms": 60, "pad_ms": pad,
+        }  # fmt: skip
+        for cut in range(40, 60):
+            length = np.array([cut * 512], np.int32)
+            goes_on = np.array([0], np.int32)
+            state = reference(heard[:, :cut], length, None, np.zeros((1, 10)), goes_on, **attributes)[3]
+            for last, end in ((0, cut + 1), (1, cut + 1), (1, 100)):
+                part = case(f"pad {pad}, {cut} to {end}, last {last}", heard[:, cut:end], **attributes)
+                more = {**part.inputs, "state": state, "last": np.array([last], np.int32)}
+                yield Case(part.name, more, part.attributes, (1e-6, 1e-6))
+    rows = case("rows of which one goes on", speech(2, 60))
+    more = {**rows.inputs, "state": np.zeros((2, 10)), "last": np.array([0, 1], np.int32)}
+    yield Case(rows.name, more, rows.attributes, (1e-6, 1e-6))
 
 
 def large(types: Mapping[str, np.dtype[Any]]) -> Case:

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 namespace opgate::ops::speech_segments {
 namespace {
 
-/// A stretch of speech, in samples, and the windows that it was found in.
+/// A stretch of speech that is final: from sample to sample, and the mean probability of its windows.
 struct Segment {
-  std::int64_t begin, end, first_window, last_window;
+  double begin, end, score;
 };
 
 struct Settings {
@@ -28,58 +30,108 @@ struct Settings {
   double samples(const Attributes& attributes, const char* milliseconds) const {
     return static_cast<double>(attributes.integer(milliseconds)) * static_cast<double>(rate) / 1000;
   }
+};
 
-  /// Returns the segments of one row of `length` samples, without the pad.
-  std::vector<Segment> found(std::span<const float> probabilities, std::int64_t length, float threshold) const {
-    const double low = std::max(static_cast<double>(threshold) - hysteresis, 0.01);
-    std::vector<Segment> segments;
-    bool speaks = false;
-    std::int64_t begin = 0, quiet_since = -1, first = 0;
-    const auto close = [&](std::int64_t end, std::int64_t last) {
-      if (static_cast<double>(end - begin) > min_speech) segments.push_back({begin, end, first, last});
-      speaks = false;
-      quiet_since = -1;
-    };
-    const auto windows = static_cast<std::int64_t>(probabilities.size());
-    for (std::int64_t i = 0; i < windows; ++i) {
-      const float probability = probabilities[static_cast<std::size_t>(i)];
-      const std::int64_t at = i * step;
+/// What is kept of the windows of a sound so far, in the order of a row of `state`. Places are in samples. Those that
+/// may be none have 1 added, so that all is 0 before the first window.
+struct State {
+  double samples;                      ///< how many there were
+  double begun;                        ///< where the speech that goes on began
+  double quiet;                        ///< where its silence began, if it has one
+  double total, number;                ///< the sum and the number of the probabilities since it began
+  double total_before, number_before;  ///< those before its silence
+  double first, ended, score;          ///< a segment whose end the next one may still move: begin, end, score
+};
+constexpr std::int64_t kNumbers = sizeof(State) / sizeof(double);
+
+/// Listens to the windows of one sound. A segment is final once no later one can move its end.
+class Listener {
+ public:
+  Listener(const Settings& settings, const State& state) : settings_(settings), state_(state) {}
+
+  /// Hears windows that have `length` samples.
+  void hear(std::span<const float> probabilities, std::int64_t length, float threshold) {
+    const double low = std::max(static_cast<double>(threshold) - settings_.hysteresis, 0.01);
+    const double before = state_.samples, behind = before + static_cast<double>(length);
+    const auto step = static_cast<double>(settings_.step);
+    const std::size_t count = probabilities.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (state_.begun == 0 && state_.ended == 0) {  // until somebody speaks there is nothing to note
+        while (i < count && !(probabilities[i] >= threshold)) ++i;
+        if (i == count) break;
+      }
+      const float probability = probabilities[i];
+      const double at = before + static_cast<double>(i) * step;
       if (probability >= threshold) {
-        quiet_since = -1;
-        if (!speaks) {
-          speaks = true;
-          begin = at;
-          first = i;
+        if (state_.begun == 0) state_.begun = at + 1;
+        state_.quiet = 0;
+      } else if (state_.begun != 0 && static_cast<double>(probability) < low) {
+        if (state_.quiet == 0) {
+          state_.quiet = at + 1;
+          state_.total_before = state_.total;
+          state_.number_before = state_.number;
         }
-      } else if (speaks && static_cast<double>(probability) < low) {
-        if (quiet_since < 0) quiet_since = at;
-        if (static_cast<double>(at - quiet_since) >= min_silence) close(quiet_since, quiet_since / step);
+        const double end = state_.quiet - 1;
+        if (at - end >= settings_.min_silence) close(end, state_.total_before, state_.number_before);
       }
+      if (state_.begun != 0) {
+        state_.total += static_cast<double>(probability);
+        ++state_.number;
+      }
+      if (state_.ended == 0) continue;
+      const double earliest = state_.begun != 0 ? state_.begun - 1 : std::min(at + step, behind);
+      if (earliest - (state_.ended - 1) >= 2 * settings_.pad) finish(whole(padded_end()));
     }
-    if (speaks) close(length, windows);
-    return segments;
+    state_.samples = behind;
   }
 
-  /// Widens segments, at most to the middle of the silence between them.
-  void widen(std::vector<Segment>& segments, std::int64_t length) const {
-    const auto whole = [](double samples) { return static_cast<std::int64_t>(samples); };
-    if (segments.empty()) return;
-    Segment& first = segments.front();
-    first.begin = whole(std::max(0.0, static_cast<double>(first.begin) - pad));
-    for (std::size_t i = 0; i + 1 < segments.size(); ++i) {
-      std::int64_t &end = segments[i].end, &begin = segments[i + 1].begin;
-      const std::int64_t silence = begin - end;
-      if (static_cast<double>(silence) < 2 * pad) {
-        end += silence / 2;
-        begin -= silence / 2;
-      } else {
-        end = whole(static_cast<double>(end) + pad);
-        begin = whole(static_cast<double>(begin) - pad);
-      }
-    }
-    Segment& last = segments.back();
-    last.end = whole(std::min(static_cast<double>(length), static_cast<double>(last.end) + pad));
+  /// Ends the sound.
+  void end() {
+    if (state_.begun != 0) close(state_.samples, state_.total, state_.number);
+    if (state_.ended != 0) finish(whole(std::min(state_.samples, padded_end())));
+    state_ = {};
   }
+
+  /// Where the speech that goes on begins once it is widened, at most to the middle of the silence before it; nothing
+  /// while nobody speaks.
+  std::optional<double> since() const {
+    if (state_.begun == 0) return std::nullopt;
+    const double begin = state_.begun - 1;
+    return joins() ? begin - half_the_silence() : whole(std::max(0.0, begin - settings_.pad));
+  }
+
+  const std::vector<Segment>& segments() const { return segments_; }
+  const State& state() const { return state_; }
+
+ private:
+  static double whole(double samples) { return std::trunc(samples); }
+  double padded_end() const { return state_.ended - 1 + settings_.pad; }
+  double silence() const { return state_.begun - state_.ended; }
+  double half_the_silence() const { return std::floor(silence() / 2); }
+  /// Whether the pads of the speech that goes on and of the segment before it meet.
+  bool joins() const { return state_.ended != 0 && silence() < 2 * settings_.pad; }
+
+  /// Ends the speech that goes on, which is dropped if it is short.
+  void close(double end, double total, double number) {
+    if (end - (state_.begun - 1) > settings_.min_speech) {
+      const double begin = since().value_or(0);
+      if (state_.ended != 0) finish(joins() ? state_.ended - 1 + half_the_silence() : whole(padded_end()));
+      state_.first = begin;
+      state_.ended = end + 1;
+      state_.score = total / number;
+    }
+    state_.begun = state_.quiet = state_.total = state_.number = 0;
+  }
+
+  /// Makes the segment that waits final.
+  void finish(double end) {
+    segments_.push_back({state_.first, end, state_.score});
+    state_.ended = 0;
+  }
+
+  const Settings& settings_;
+  State state_;
+  std::vector<Segment> segments_;
 };
 
 struct Cpu {
@@ -114,28 +166,39 @@ struct Cpu {
                                                  static_cast<std::size_t>(windows));
       const float threshold = in.has("thresholds") ? in["thresholds"].data<float>()[row]
                                                    : static_cast<float>(attributes.number("threshold"));
-      std::vector<Segment> segments = settings.found(probabilities, length, threshold);
-      settings.widen(segments, length);
-      const std::int64_t count = std::min(static_cast<std::int64_t>(segments.size()), settings.most);
-      auto* const times = out["segments"].data<float>() + row * settings.most * 2;
-      auto* const scores = out["scores"].data<float>() + row * settings.most;
-      std::fill_n(times, settings.most * 2, 0.0f);
-      std::fill_n(scores, settings.most, 0.0f);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const Segment& segment = segments[static_cast<std::size_t>(i)];
-        const auto seconds = [&](std::int64_t samples) {
-          return static_cast<float>(static_cast<double>(samples) / static_cast<double>(settings.rate));
-        };
-        times[2 * i] = seconds(segment.begin);
-        times[2 * i + 1] = seconds(segment.end);
-        double sum = 0;
-        for (std::int64_t k = segment.first_window; k < segment.last_window; ++k)
-          sum += static_cast<double>(probabilities[static_cast<std::size_t>(k)]);
-        scores[i] = static_cast<float>(sum / static_cast<double>(segment.last_window - segment.first_window));
-      }
-      out["count"].data<std::int32_t>()[row] = static_cast<std::int32_t>(count);
+      State state{};
+      if (in.has("state")) std::memcpy(&state, in["state"].data<double>() + row * kNumbers, sizeof state);
+      Listener listener(settings, state);
+      listener.hear(probabilities, length, threshold);
+      if (!in.has("last") || in["last"].data<std::int32_t>()[row] != 0) listener.end();
+      write(listener, settings, row, out);
     }
     return {};
+  }
+
+  static void write(const Listener& listener, const Settings& settings, std::int64_t row, Outputs& out) {
+    const std::vector<Segment>& segments = listener.segments();
+    const std::int64_t count = std::min(static_cast<std::int64_t>(segments.size()), settings.most);
+    auto* const times = out["segments"].data<float>() + row * settings.most * 2;
+    auto* const scores = out["scores"].data<float>() + row * settings.most;
+    std::fill_n(times, settings.most * 2, 0.0f);
+    std::fill_n(scores, settings.most, 0.0f);
+    const auto seconds = [&](double samples) {
+      return static_cast<float>(samples / static_cast<double>(settings.rate));
+    };
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Segment& segment = segments[static_cast<std::size_t>(i)];
+      times[2 * i] = seconds(segment.begin);
+      times[2 * i + 1] = seconds(segment.end);
+      scores[i] = static_cast<float>(segment.score);
+    }
+    out["count"].data<std::int32_t>()[row] = static_cast<std::int32_t>(count);
+    if (out.has("next_state"))
+      std::memcpy(out["next_state"].data<double>() + row * kNumbers, &listener.state(), sizeof(State));
+    if (out.has("since")) {
+      const std::optional<double> begin = listener.since();
+      out["since"].data<float>()[row] = begin ? seconds(*begin) : -1;
+    }
   }
 };
 
