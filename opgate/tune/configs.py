@@ -17,7 +17,8 @@ def refuse_unfit(config: Any) -> None:
         raise LoadError(f"'{config.name}' is an ensemble: tune the models of its steps, {steps}")
     if config.HasField("sequence_batching"):
         raise LoadError(
-            f"'{config.name}' serves sequences, whose requests have an order: only single requests are tuned"
+            f"'{config.name}' serves sequences, whose requests have an order: only single requests are tuned. "
+            f"'opgate load {config.name} --find-rate --slo p99=20ms' finds the rate that a running gateway holds"
         )
     if config.backend == "python":
         raise LoadError(f"'{config.name}' is a model in Python, which batches as it likes: only ONNX models are tuned")

@@ -438,6 +438,31 @@ def test_a_short_sound_has_silence_behind_it(made: Make, tmp_path: Path) -> None
         assert answer["predictions"] == [{"value": pytest.approx(0.25 * min(samples, 400), abs=1e-4)}]
 
 
+def test_sounds_have_a_loudness(made: Make, tmp_path: Path) -> None:
+    """A tone of 997 Hz at full scale has -3.01 LUFS, as ITU-R BS.1770 says."""
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    file = saved(tmp_path / "net.onnx", nodes, [value("x", "n", "t")], [value("y", "n", "t")])
+    model = made(file, pre="pcm:48000 lufs:-23", post="outputs")
+    assert "lufs:-23: computed of all of a sound" in model.report
+    sound = 0.05 * np.sin(2 * np.pi * 997 * np.arange(96_000) / 48_000)
+    (answer,) = heard(model, sound, rate=48_000)
+    assert 20 * np.log10(np.abs(answer["y"]).max()) == pytest.approx(-23 + 3.01, abs=0.02)
+    (silence,) = heard(model, np.zeros(30_000), rate=48_000)
+    assert not silence["y"].any()
+
+
+def test_decibels_below_the_greatest(made: Make, tmp_path: Path) -> None:
+    """librosa.power_to_db(..., top_db=80), of each file alone."""
+    model = made(passing(tmp_path / "net.onnx", "n", 128, "t"), pre="log-mel:librosa top-db:80 rate:16000")
+    quiet = np.concatenate([spoken_sound(0.4, 1), np.zeros(9000), spoken_sound(0.2, 2) / 500])
+    for sound in (quiet, spoken_sound(0.5, 3)):
+        (found,) = heard(model, sound)
+        decibels = _log_mel(sound, n_fft=2048, pad="zero", log="db", hop_length=512, n_mels=128).T
+        apart = np.abs(found["y"] - np.maximum(decibels, decibels.max() - 80))
+        assert apart.max() < 0.2 and apart.mean() < 1e-3  # single precision, and the logarithm of little
+        assert (found["y"] == found["y"].min()).sum() > 100 or sound is not quiet
+
+
 @pytest.mark.parametrize("word", ["rms:-20", "peak", "standard"])
 def test_sounds_are_as_loud_as_said(made: Make, tmp_path: Path, word: str) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
@@ -693,6 +718,7 @@ def test_what_has_no_stream_says_why(library: Path, tmp_path: Path, pre: str, wh
         ("log-mel:whisper", "whisper: computed of all of a sound"),
         ("log-mel:nemo", "nemo: computed of all of a sound"),
         ("fbank:kaldi cmvn", "cmvn: computed of all of a sound"),
+        ("log-mel:librosa bands:80 top-db:80", "top-db:80: computed of all of a sound"),
         ("log-mel:whisper unnormalized frames:10 hop:1", "200 samples are turned around before a sound, and a hop"),
     ],
 )
@@ -704,8 +730,8 @@ def test_features_of_the_whole_have_no_stream(library: Path, tmp_path: Path, pre
 @pytest.mark.parametrize(
     ("pre", "message"),
     [
-        ("log-mel:nemo hop:7", "nemo is computed of all frames of a sound"),
-        ("fbank:kaldi cmn", "cmn is computed of all frames"),
+        ("log-mel:nemo hop:7", "nemo: computed of all frames of a sound"),
+        ("fbank:kaldi cmn", "cmn: computed of all frames"),
         ("fbank:kaldi frames:9", "windows of frames:9, and net.onnx takes 10"),
         ("fbank:kaldi hop:11", "windows of frames:10 with a hop:11 would leave frames out"),
         ("fbank:kaldi seconds:3", "windows of frames and seconds"),
@@ -753,10 +779,14 @@ def test_a_network_of_any_number_of_frames_must_be_told(library: Path, tmp_path:
             "expected log-mel:whisper or log-mel:nemo or log-mel:librosa, got 'log-mel:whispr'.* Did you mean",
         ),
         ("log-mel:whisper pcm:16000", "expected one of pcm:16000, log-mel:whisper"),
-        ("log-mel:whisper hop:3", "whisper is computed of all frames of a sound.*unnormalized leaves it out"),
+        (
+            "log-mel:whisper hop:3",
+            "whisper: computed of all frames of a sound.*unnormalized leaves a normalization out",
+        ),
         ("log-mel:whisper context:3", "the context goes with windows of samples"),
         ("log-mel:nemo bands:81", r"expected an input of floats \[n, 81, frames\]"),
         ("fbank:kaldi fft:512", "fft: goes with log-mel"),
+        ("log-mel:whisper top-db:80", "top-db: goes with decibels"),
         ("pcm:16000 cmvn", "the normalization is one of features"),
     ],
 )

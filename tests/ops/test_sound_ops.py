@@ -333,3 +333,22 @@ def test_pieces_of_speech_are_those_of_the_whole(run_op, data) -> None:
         at = until
     assert (since == -1).all()
     assert [np.ravel(row).tolist() for row in pieces] == [pytest.approx(np.ravel(row).tolist()) for row in whole]
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 44100, 48000])
+def test_a_loudness_is_that_of_ebu_r_128(run_op, rate: int) -> None:
+    """Speech-like noise with pauses, held to pyloudnorm with the filters of the standard, and near its own default."""
+    need("pyloudnorm")
+    import pyloudnorm
+
+    loud = np.repeat([0.3, 0.002, 0.1, 0.3, 0.00001], rate)
+    samples = np.random.default_rng(rate).standard_normal(len(loud)) * loud
+    samples = (np.clip(samples, -1, 0.999) * 32767).astype("<i2")
+    file = wav(samples.tobytes(), rate=rate)
+    inputs = {"data": np.frombuffer(file, np.uint8), "ends": np.array([len(file)], np.int32)}
+    settings = {"sample_rate": rate, "normalize": "lufs", "loudness": -30.0}
+    pcm = run_op("AudioPreprocess", inputs, settings)[0][0]
+    gain = 20 * np.log10(np.abs(pcm).max() / np.abs(samples / 32768).max())
+    loudness = pyloudnorm.Meter(rate, filter_class="DeMan").integrated_loudness(samples / 32768)
+    assert gain == pytest.approx(-30 - loudness, abs=1e-4)
+    assert pyloudnorm.Meter(rate).integrated_loudness(samples / 32768) == pytest.approx(loudness, abs=0.2)

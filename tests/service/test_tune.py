@@ -233,7 +233,7 @@ def test_a_config_that_limits_its_model_stays_one_that_loads():
         ),
         ("instance_group { kind: KIND_GPU }", "only instances on the CPU"),
         ("instance_group { gpus: 1 }", "only instances on the CPU"),
-        ("sequence_batching { direct {} }", "serves sequences, whose requests have an order"),
+        ("sequence_batching { direct {} }", "serves sequences, .* 'opgate load m --find-rate --slo p99=20ms'"),
         ('backend: "python"', "is a model in Python"),
     ],
 )

@@ -159,13 +159,15 @@ def _add(nodes: Nodes, sound: Sound) -> None:
     """Adds the samples PCM f32 [n, t] and the number of them LENGTH i32 [n] from `data` and `ends`."""
     changes = sound.gain != 1 or sound.fixed or sound.rms is not None
     pcm, length = (f"{nodes.prefix}file", f"{nodes.prefix}file_length") if changes else (PCM, LENGTH)
-    attributes: dict[str, int | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
+    attributes: dict[str, int | float | str] = {"sample_rate": sound.rate, "max_samples": sound.most}
     if sound.first:
         attributes["channel"] = "first"
     if sound.least > 1:
         attributes["min_samples"] = sound.least
     if sound.scale:
         attributes["normalize"] = sound.scale
+    if sound.lufs is not None:
+        attributes |= {"normalize": "lufs", "loudness": float(sound.lufs)}
     if sound.resampler:
         attributes["resampler"] = sound.resampler
     status = f"{nodes.prefix}file_status"

@@ -33,6 +33,7 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "mean": words.number(-1e6, 1e6),
     "std": words.number(1e-6, 1e6),
     "frames": words.whole(1, 1 << 20),
+    "top-db": words.number(0, 1000),
 }
 ALONE = {"cmvn": "normalization", "cmn": "normalization", "unnormalized": "normalization"}
 
@@ -42,7 +43,7 @@ class Features:
     """How frames become features. `op` is LogMelSpectrogram or KaldiFbank, and `attributes` are its own. `rate` is that
     of the samples, `step` how many lie between two frames. `normalization` is that of Whisper, or of each band over the
     frames of a row: cmvn (mean 0, deviation 1), cmn (mean 0) or nemo, whose deviation is that of a sample, or
-    unnormalized. Then `mean`
+    unnormalized. With `top_db` no feature is further below the greatest one of a row, in dB. Then `mean`
     is taken away, and all is divided by `std`. `seconds` are those to which a sound is cut or padded, 0 if it keeps its
     length. With `without_last` the last frame is left out. Samples are multiplied by `gain` before. `cepstra` says that
     the bands are those of MFCC."""
@@ -59,6 +60,7 @@ class Features:
     without_last: bool = False
     gain: float = 1
     cepstra: bool = False
+    top_db: float | None = None
 
     @property
     def size(self) -> int:
@@ -73,9 +75,10 @@ class Features:
         return (0, "") if self.attributes.get("snip_edges", 1) else (self.size // 2 - self.step // 2, "symmetric")
 
     @property
-    def of_the_whole(self) -> str:
-        """What is computed of all frames of a sound, so that no piece of it can know it; "" if nothing is."""
-        return "" if self.normalization == "unnormalized" else self.normalization
+    def of_the_whole(self) -> list[str]:
+        """What is computed of all frames of a sound, so that no piece of it can know it."""
+        levels = [] if self.top_db is None else [f"top-db:{self.top_db:g}"]
+        return levels if self.normalization in ("", "unnormalized") else [*levels, self.normalization]
 
     def inside(self) -> Features:
         """Returns the same of samples that have all that their frames need."""
@@ -127,11 +130,14 @@ def read(said: Mapping[str, Any], network: Sequence[Input]) -> Features | None:
     names = {"fft": "n_fft", "win": "win_length", "low": "f_min", "high": "f_max"}
     if base.op == "KaldiFbank" and "fft" in said:
         raise AttachError("--pre: fft: goes with log-mel: Kaldi's is the window's size, rounded up to a power of 2")
+    if base.attributes.get("log") != "db" and "top-db" in said:
+        raise AttachError("--pre: top-db: goes with decibels, those of log-mel:librosa")
     changed = {names[key]: value for key, value in said.items() if key in names}
     return replace(
         base,
         bands=said.get("bands") or _bands(network, base.bands),
         attributes={**base.attributes, **changed},
+        top_db=said.get("top-db"),
         **{key: said[key] for key in _FIELDS if key in said},
     )
 
@@ -225,6 +231,8 @@ def add(nodes: Nodes, features: Features, pcm: str, length: str, frames: int | N
     if features.without_last:
         count = nodes.add("Sub", [count, nodes.constant("last", 1, np.int32)], "frames.less")
         x = nodes.slice(x, 2, 0, -1, "without_last")
+    if features.top_db is not None:
+        x = _held(nodes, x, features.top_db, "top_db")
     x = _normalized(nodes, features.normalization, x, count)
     if frames is not None:
         x = nodes.fitted(x, 3, 2, frames, nodes.constant("silence", 0.0), "cut")
@@ -252,10 +260,15 @@ def _normalized(nodes: Nodes, kind: str, x: str, count: str) -> str:
         return x
     if kind != "whisper":
         return _each_band(nodes, kind, x, count)
-    most = nodes.reduce("ReduceMax", nodes.reduce("ReduceMax", x, 2, "frame.most"), 1, "most")
-    least = nodes.add("Sub", [most, nodes.constant("range", 8.0)], "least")
-    moved = nodes.add("Add", [nodes.add("Max", [x, least], "held"), nodes.constant("up", 4.0)], "moved")
+    moved = nodes.add("Add", [_held(nodes, x, 8.0, "held"), nodes.constant("up", 4.0)], "moved")
     return nodes.add("Div", [moved, nodes.constant("down", 4.0)], "scaled")
+
+
+def _held(nodes: Nodes, x: str, below: float, name: str) -> str:
+    """Adds features of which none is further `below` the greatest one of a row."""
+    most = nodes.reduce("ReduceMax", nodes.reduce("ReduceMax", x, 2, f"{name}.frame"), 1, f"{name}.most")
+    least = nodes.add("Sub", [most, nodes.constant(f"{name}.range", below)], f"{name}.least")
+    return nodes.add("Max", [x, least], name)
 
 
 def _each_band(nodes: Nodes, kind: str, x: str, count: str) -> str:

@@ -64,8 +64,7 @@ class Known:
     @property
     def of_the_whole(self) -> Sequence[str]:
         """What is computed of all of a sound, so that no piece of it can know it."""
-        loudness = self.sound.scale, "" if self.sound.rms is None else f"rms:{self.sound.rms:g}"
-        return [word for word in (*loudness, self.features.of_the_whole if self.features else "") if word]
+        return [*self.sound.loudness, *(self.features.of_the_whole if self.features else ())]
 
     @property
     def follows(self) -> bool:
@@ -189,10 +188,10 @@ def _frames_of_windows(
 ) -> tuple[Sound, FeatureInput]:
     """Returns the sound and the input of a network that takes windows of frames: their samples are windows, too, of
     all that their frames need. Raises AttachError."""
-    if made_of.of_the_whole:
+    if whole := " and ".join(made_of.of_the_whole):
         raise AttachError(
-            f"--pre: {made_of.of_the_whole} is computed of all frames of a sound, and a window has only its own: the "
-            "word unnormalized leaves it out"
+            f"--pre: {whole}: computed of all frames of a sound, and a window has only its own. The word unnormalized "
+            "leaves a normalization out"
         )
     if "seconds" in said:
         raise AttachError("--pre: windows of frames and seconds: both say how long the input is: leave one out")

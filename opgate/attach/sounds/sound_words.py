@@ -26,6 +26,7 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "longest": words.number(0.001, 4 * 3600),
     "gain": words.number(1e-6, 1e6),
     "rms": words.number(-100, 0),
+    "lufs": words.number(-100, 0),
 }
 ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale", "together": "windows"}
 #: How a word for a resampler is called in AudioPreprocess.
@@ -44,7 +45,7 @@ class Sound:
     A sound of fewer samples than `least` has zeros behind it.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
     `first` takes the first channel in place of the mean of all. Samples have the loudness
-    `rms`, in dB below full scale, unless that is None, and are multiplied by `gain`; `scale` is "",
+    `rms`, in dB below full scale, or `lufs`, in LUFS, unless that is None, and are multiplied by `gain`; `scale` is "",
     "standard" for a mean of 0 and a deviation of 1, or "peak" for a greatest magnitude of 1.
     """
 
@@ -60,10 +61,17 @@ class Sound:
     first: bool = False
     gain: float = 1
     rms: float | None = None
+    lufs: float | None = None
     together: bool = False
     resampler: str = ""
     least: int = 1
     scale: str = ""
+
+    @property
+    def loudness(self) -> list[str]:
+        """The words that say how loud the samples are."""
+        levels = [f"{name}:{value:g}" for name, value in (("rms", self.rms), ("lufs", self.lufs)) if value is not None]
+        return [*filter(None, [self.scale]), *levels]
 
     @property
     def most(self) -> int:
@@ -93,7 +101,7 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
     rate, *window = said["pcm"] if made is None else (made.rate,)
     if not 1000 <= rate <= 1 << 20:
         raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
-    same = ("hop", "context", "lead", "trim", "longest", "scale", "rms")
+    same = ("hop", "context", "lead", "trim", "longest", "scale", "rms", "lufs")
     sound = Sound(
         rate,
         window=window[0] if window else 0,
@@ -104,8 +112,10 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
         resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
         **{key: said[key] for key in same if key in said},
     )
-    if sound.scale and sound.rms is not None:
-        raise AttachError(f"--pre: {sound.scale} and rms: both say how loud the samples are: leave one out")
+    if len(sound.loudness) > 1:
+        raise AttachError(f"--pre: {' and '.join(sound.loudness)} say how loud the samples are: leave all out but one")
+    if sound.lufs is not None and rate < 4000:
+        raise AttachError(f"--pre: lufs:{sound.lufs:g} needs a rate of 4000 or more, got {rate}")
     if sound.seconds and window:
         raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
     return sound, made, said

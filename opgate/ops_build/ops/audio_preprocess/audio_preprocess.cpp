@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "audio/codecs/sound.h"
 #include "kernel_toolkit/row_ends.h"
+#include "loudness.h"
 #include "resampler.h"
 
 namespace opgate::ops::audio_preprocess {
@@ -15,19 +17,22 @@ using audio::SoundStatus;
 
 /// The rates of files that are resampled. A rate outside of them would need a filter of many weights.
 constexpr std::int64_t kLeastRate = 1000, kMostRate = 384000;
+constexpr std::int64_t kLeastLoudRate = 4000;
 constexpr std::int64_t kMostSamples = 1 << 28;
 
 struct Settings {
   std::int64_t sample_rate, max_samples;
   audio::Mix mix;
   std::string resampler, normalize;
+  double loudness;
 
   explicit Settings(const Attributes& attributes)
       : sample_rate(attributes.integer("sample_rate")),
         max_samples(attributes.integer("max_samples")),
         mix(attributes.text("channel") == "first" ? audio::Mix::first : audio::Mix::mean),
         resampler(attributes.text("resampler")),
-        normalize(attributes.text("normalize")) {}
+        normalize(attributes.text("normalize")),
+        loudness(attributes.number("loudness")) {}
 };
 
 struct Row {
@@ -36,12 +41,18 @@ struct Row {
   SoundStatus status = SoundStatus::good;
 };
 
-/// Makes the greatest magnitude of a row 1, or its mean 0 and its variance 1. Silence stays silence.
-void normalize(const std::string& how, std::vector<float>& pcm) {
+/// Makes the greatest magnitude of a row 1, its mean 0 and its variance 1, or its loudness that of the settings.
+/// Silence stays silence.
+void normalize(const Settings& settings, std::vector<float>& pcm) {
+  const std::string& how = settings.normalize;
   const auto count = static_cast<double>(pcm.size());
   double mean = 0, scale = 0;
   if (how == "none" || pcm.empty()) return;
-  if (how == "peak") {
+  if (how == "lufs") {
+    const std::optional<double> loudness = loudness_of(pcm, static_cast<double>(settings.sample_rate));
+    if (!loudness) return;
+    scale = std::pow(10, (*loudness - settings.loudness) / 20);
+  } else if (how == "peak") {
     for (const float value : pcm) scale = std::max(scale, static_cast<double>(std::abs(value)));
     if (scale == 0) return;
   } else {
@@ -70,7 +81,7 @@ SoundStatus read(audio::Sound& sound, const Settings& settings, std::vector<floa
     resampler->add(std::span(part).first(count), pcm);
   }
   resampler->finish(pcm);
-  normalize(settings.normalize, pcm);
+  normalize(settings, pcm);
   return SoundStatus::good;
 }
 
@@ -93,6 +104,10 @@ class Cpu {
     if (!in_range("max_samples", 1, kMostSamples)) return attributes.refuse("max_samples", "1..2^28");
     if (!in_range("min_samples", 0, attributes.integer("max_samples")))
       return attributes.refuse("min_samples", "0..max_samples");
+    const double loudness = attributes.number("loudness");
+    if (!(loudness >= -100 && loudness <= 0)) return attributes.refuse("loudness", "-100..0 LUFS");
+    if (attributes.text("normalize") == "lufs" && attributes.integer("sample_rate") < kLeastLoudRate)
+      return attributes.refuse("sample_rate", "4000 or more, because a loudness has filters up to 1682 Hz");
     return {};
   }
 

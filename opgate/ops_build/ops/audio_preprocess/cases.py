@@ -47,6 +47,13 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for how in ("peak", "standard"):
         silence = wav(bytes(800))
         yield case(f"normalized: {how}", [pcm(900), pcm(800, 2, 8000), silence, pcm(0), pcm(1), bad], normalize=how)
+    for seconds in (0.2, 0.4, 0.45, 1.3):
+        loud = [pcm(int(seconds * 16000)), pcm(int(seconds * 8000), 2, 8000), wav(bytes(20_000)), pcm(0), pcm(1), bad]
+        yield case(f"as loud: {seconds} seconds", loud, normalize="lufs")
+    quiet = wav(
+        (np.sin(np.arange(32_000) / 5) * np.repeat([20_000, 300, 2], [8000, 12_000, 12_000])).astype("<i2").tobytes()
+    )
+    yield case("loud, quiet and silent", [quiet], normalize="lufs", loudness=-16.0)
     rates = [999, 1000, 384000, 384001]
     yield case("the least and the highest rates", [wav(sound(200, 16), rate=rate) for rate in rates])
     yield case("infinite", [wav(np.array([0, np.inf], "<f4").tobytes(), kind=3, bits=32)])
@@ -57,6 +64,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     wrong = {"data": data, "ends": ends[::-1].copy()}
     yield Case("ends decreasing", wrong, error="input 'ends': expected offsets that don't decrease")
     refused = [("sample_rate", 999), ("sample_rate", 384001), ("max_samples", 0), ("min_samples", -1),
-               ("min_samples", 9600001)]  # fmt: skip
+               ("min_samples", 9600001), ("loudness", 0.5), ("loudness", -101.0)]  # fmt: skip
+    yield case("too low a rate", [pcm(9)], "attribute 'sample_rate': expected", normalize="lufs", sample_rate=3999)
     for attribute, value in refused:
         yield case(f"{attribute} {value}", [pcm(9)], f"attribute '{attribute}': expected", **{attribute: value})

@@ -21,6 +21,7 @@ def reference(
     channel: str,
     resampler: str,
     normalize: str,
+    loudness: float,
 ) -> tuple[Array, Array, Array, Array]:
     """pcm f32 [n, t], and the length, the rate and the status i32 [n] of the n files in `data`."""
     rows: list[Array] = []
@@ -37,7 +38,8 @@ def reference(
             mono = sound.mean(1) if channel == "mean" else sound[:, 0]
             if not (np.abs(mono) <= np.finfo(np.float32).max).all():
                 raise DecodeError(CORRUPT)
-            row = normalized(resampled(mono.astype(np.float32), of_file, sample_rate, resampler), normalize)
+            row = resampled(mono.astype(np.float32), of_file, sample_rate, resampler)
+            row = as_loud(row, sample_rate, loudness) if normalize == "lufs" else normalized(row, normalize)
             rate[i] = of_file
         except DecodeError as error:
             status[i] = error.status
@@ -58,6 +60,41 @@ def normalized(x: Array, how: str) -> Array:
     elif how == "standard" and len(x):
         wide = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-7)
     return wide.astype(np.float32)
+
+
+def as_loud(x: Array, rate: int, wanted: float) -> Array:
+    """x f32 [t] with an integrated loudness of `wanted` LUFS, by the blocks of ITU-R BS.1770-4."""
+    energy = _weighted(x.astype(np.float64), rate) ** 2
+    ends = [(int(i * 0.1 * rate), int((i + 4) * 0.1 * rate)) for i in range(int(len(x) / rate * 10) + 1)]
+    blocks = np.array([energy[a:b].sum() / (0.4 * rate) for a, b in ends if b <= len(x)])
+    if not len(blocks) and len(x):
+        blocks = np.array([energy.mean()])
+    loud = blocks[blocks > 10 ** ((-70 + 0.691) / 10)]
+    if not len(loud):
+        return x
+    kept = loud[loud > loud.mean() / 10]
+    gain: float = 10 ** ((wanted - (-0.691 + 10 * np.log10(kept.mean()))) / 20)
+    return (x * gain).astype(np.float32)
+
+
+def _weighted(x: Array, rate: int) -> Array:
+    """The K weighting: BS.1770's two filters, moved to the rate by the bilinear transform."""
+    k, q = np.tan(np.pi * 1681.9744509555319 / rate), 0.7071752369554193
+    high = 10 ** (3.99984385397 / 20)
+    band = high**0.499666774155
+    shelf = [high + band * k / q + k * k, 2 * (k * k - high), high - band * k / q + k * k]
+    x = _filtered(x, np.array(shelf) / (1 + k / q + k * k), k, q)
+    k, q = np.tan(np.pi * 38.13547087613982 / rate), 0.5003270373253953
+    return _filtered(x, np.array([1.0, -2.0, 1.0]), k, q)
+
+
+def _filtered(x: Array, b: Array, k: float, q: float) -> Array:
+    a = np.array([1 + k / q + k * k, 2 * (k * k - 1), 1 - k / q + k * k])
+    a /= a[0]
+    y, before = np.zeros(len(x) + 2), np.concatenate([[0, 0], x])
+    for i in range(2, len(y)):
+        y[i] = b @ before[i - 2 : i + 1][::-1] - a[1] * y[i - 1] - a[2] * y[i - 2]
+    return y[2:]
 
 
 def resampled(x: Array, from_rate: int, to_rate: int, resampler: str) -> Array:
