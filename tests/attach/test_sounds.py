@@ -698,6 +698,16 @@ def test_frames_of_a_stream_are_those_of_the_sound_as_a_whole(
         assert apart.max() < 0.05 and apart.mean() < 1e-3  # single precision, and the logarithm of little
 
 
+def test_windows_of_frames_run_together(made: Make, tmp_path: Path) -> None:
+    file = passing(tmp_path / "net.onnx", "n", 80, 10)
+    sounds = [spoken_sound(seconds, seed) for seed, seconds in enumerate((0.8, 0.3))]
+    alone, together = (
+        heard(made(file, pre=f"fbank:kaldi hop:7{more}", post="outputs"), *sounds) for more in ("", " together")
+    )
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one["y"], other["y"], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("pre", "why"),
     [
@@ -743,6 +753,64 @@ def test_windows_of_frames_that_are_said_wrongly(library: Path, tmp_path: Path, 
     wish = Wish(streamer(tmp_path / "net.onnx", 80, 10), pre, state="seen=seenN", libraries=(library,))
     with pytest.raises(AttachError, match=message):
         attach(wish, "model")
+
+
+@pytest.mark.parametrize(
+    ("pre", "message"),
+    [
+        ("log-mel:whisper low:9000 high:100", "expected low: below high:, got low:9000 and high:100 Hz"),
+        ("log-mel:whisper low:8000", "got low:8000 and high:8000 Hz"),
+        ("log-mel:nemo high:9000", "high:9000: sounds with a rate of 16000 have no frequencies above 8000 Hz"),
+        ("fbank:icefall low:7700", "got low:7700 and high:7600 Hz"),
+        ("fbank:kaldi high:8001", "high:8001: sounds with a rate of 16000"),
+        ("log-mel:whisper win:512 fft:256", "win:512 is longer than the transform, fft:256"),
+        ("log-mel:nemo fft:256", "win:400 is longer than the transform, fft:256"),
+        ("fbank:kaldi win:1", "expected win:2 or more samples, got win:1"),
+        ("fbank:kaldi bands:0", "expected bands:1 to bands:4096, got 'bands:0'"),
+        ("log-mel:whisper seconds:0.01", "seconds:0.01 are 160 samples, and frames of fft:400 need more than 200"),
+        ("log-mel:whisper seconds:5 longest:3", "longest:3 refuses what seconds:5 would cut"),
+        ("log-mel:whisper peak lufs:-23", "peak and lufs:-23 say how loud the samples are"),
+        ("log-mel:whisper rate:3000 lufs:-23", "lufs:-23 needs a rate of 4000 or more, got 3000"),
+    ],
+)
+def test_words_of_features_that_contradict_each_other(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pre: str, message: str
+) -> None:
+    """They are refused before anything runs."""
+    monkeypatch.setattr("opgate.attach.model.network_file.NetworkFile.open", None)
+    file = passing(tmp_path / "net.onnx", "n", 80, "t")
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(file, pre, libraries=(library,)), "model")
+
+
+@pytest.mark.parametrize(
+    ("pre", "message"),
+    [
+        ("pcm:500000", "expected pcm:1000 to pcm:384000 samples a second, got pcm:500000"),
+        ("pcm:8000 seconds:0.25 longest:0.1", "longest:0.1 refuses what seconds:0.25 would cut"),
+        ("pcm:8000 seconds:0.25 together", "together goes with a window"),
+        ("pcm:8000 context:3000", "a context:3000 leaves no window of the 2000 that the network takes"),
+        ("pcm:8000 lead:2000", "lead:2000 leaves no sound in the first window, of 2000 samples"),
+        ("pcm:8000 trim:1", "trim: goes with --post notes.* not with classify"),
+        ("pcm:8000 rms:-20 lufs:-23", "rms:-20 and lufs:-23 say how loud"),
+    ],
+)
+def test_words_of_samples_that_contradict_each_other(library: Path, tmp_path: Path, pre: str, message: str) -> None:
+    file = tones(tmp_path / "net.onnx", None if "seconds" in pre else 2000)
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(file, pre, libraries=(library,)), "model")
+
+
+def test_a_network_that_fails_on_other_lengths_is_named(library: Path, tmp_path: Path) -> None:
+    with pytest.raises(AttachError, match=r"net.onnx fails on a sound of 16077 samples: .*seconds:2, for example"):
+        attach(Wish(tones(tmp_path / "net.onnx"), f"pcm:{RATE}", libraries=(library,)), "model")
+
+
+def test_seconds_may_be_more_than_the_usual_longest(library: Path, tmp_path: Path) -> None:
+    made = attach(
+        Wish(passing(tmp_path / "net.onnx", "n", "t", 80), "fbank:kaldi seconds:700", libraries=(library,)), "model"
+    )
+    assert "longer than 700 seconds" in made.config
 
 
 def test_a_stream_that_is_no_more_goes(made: Make, tmp_path: Path) -> None:

@@ -351,4 +351,4 @@ def test_a_loudness_is_that_of_ebu_r_128(run_op, rate: int) -> None:
     gain = 20 * np.log10(np.abs(pcm).max() / np.abs(samples / 32768).max())
     loudness = pyloudnorm.Meter(rate, filter_class="DeMan").integrated_loudness(samples / 32768)
     assert gain == pytest.approx(-30 - loudness, abs=1e-4)
-    assert pyloudnorm.Meter(rate).integrated_loudness(samples / 32768) == pytest.approx(loudness, abs=0.2)
+    assert pyloudnorm.Meter(rate).integrated_loudness(samples / 32768) == pytest.approx(loudness, abs=0.3)

@@ -52,6 +52,8 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     of = replace(of, sound=sound)
     ran = [output for output in outputs if output.name not in handed]
     said, found = post.settled(wish.post, ran, sound_heads.HEADS, sound_heads.usual(ran, sound), report)
+    if said.kind != "notes" and any(word.startswith("trim:") for word in wish.pre.split()):
+        raise AttachError(f"--pre: trim: goes with --post notes, which joins frames, not with {said.kind}")
     own = said.argument if said.kind == "ctc" else ""
     near = _labels_beside(network, said.kind)
     stated = labels.read(wish.labels or own, network.metadata, said.kind, report, beside=near)

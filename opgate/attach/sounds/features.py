@@ -133,13 +133,40 @@ def read(said: Mapping[str, Any], network: Sequence[Input]) -> Features | None:
     if base.attributes.get("log") != "db" and "top-db" in said:
         raise AttachError("--pre: top-db: goes with decibels, those of log-mel:librosa")
     changed = {names[key]: value for key, value in said.items() if key in names}
-    return replace(
+    made = replace(
         base,
         bands=said.get("bands") or _bands(network, base.bands),
         attributes={**base.attributes, **changed},
         top_db=said.get("top-db"),
         **{key: said[key] for key in _FIELDS if key in said},
     )
+    _check(made)
+    return made
+
+
+def _check(features: Features) -> None:
+    """Raises AttachError for words that contradict each other."""
+    low, high = features.attributes.get("f_min", 0), features.attributes.get("f_max", 0)
+    half = features.rate / 2
+    high = high if high > 0 else half + high  # Kaldi counts from the end
+    if high > half:
+        raise AttachError(
+            f"--pre: high:{high:g}: sounds with a rate of {features.rate} have no frequencies above {half:g} Hz"
+        )
+    if low >= high:
+        raise AttachError(f"--pre: expected low: below high:, got low:{low:g} and high:{high:g} Hz")
+    of_log_mel = features.op == "LogMelSpectrogram"
+    win = features.attributes.get("win_length", 400)
+    if of_log_mel and win > features.size and "win_length" in features.attributes:
+        raise AttachError(f"--pre: win:{win} is longer than the transform, fft:{features.size}")
+    if not of_log_mel and win < 2:
+        raise AttachError(f"--pre: expected win:2 or more samples, got win:{win}")
+    lead, edge = features.edge
+    if edge == "reflect" and 0 < features.seconds * features.rate <= lead:
+        raise AttachError(
+            f"--pre: seconds:{features.seconds:g} are {features.seconds * features.rate:g} samples, and frames of "
+            f"fft:{features.size} need more than {lead}"
+        )
 
 
 def _bands(network: Sequence[Input], usual: int) -> int:

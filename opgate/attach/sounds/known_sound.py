@@ -225,7 +225,7 @@ def _of_features(
     report: Report,
 ) -> Sound:
     """Returns the sound of features, and reports them. Raises AttachError."""
-    for word in ("context", "lead") if taking.of else ("context", "lead", "trim", "windows"):
+    for word in ("context", "lead"):
         if word in said:
             raise AttachError(f"--pre: the {word} goes with windows of samples, such as pcm:16000,512")
     report.found("input", network.described)
@@ -261,19 +261,24 @@ def _settled(
         raise AttachError(f"--pre: {sound.seconds:g} seconds are {sound.fixed} samples, and the network takes {size}")
     window = sound.window
     if not window and not sound.fixed and size is not None:
+        if sound.context >= size:
+            raise AttachError(f"--pre: a context:{sound.context} leaves no window of the {size} that the network takes")
         window = size - sound.context
         report.found("window", f"{window} samples", "the shape of the input")
     elif window:
         report.said("window", f"{window} samples")
     if not window:
-        for word in ("hop", "context", "lead", "trim"):
+        for word in ("hop", "context", "lead", "trim", "windows"):
             if word in said:
-                raise AttachError(f"--pre: {word}: goes with a window, such as pcm:16000,512")
+                name = "together" if word == "windows" else f"{word}:"
+                raise AttachError(f"--pre: {name} goes with a window, such as pcm:16000,512")
         report.default("sound", f"{sound.seconds:g} seconds" if sound.fixed else "as long as the file")
         return sound
     sound = _as_its_package(replace(sound, window=window, hop=sound.hop or window), said, network, states, report)
     if sound.hop > sound.window:
         raise AttachError(f"--pre: windows of {window} samples with a hop of {sound.hop} would leave samples out")
+    if sound.lead >= sound.window:
+        raise AttachError(f"--pre: lead:{sound.lead} leaves no sound in the first window, of {sound.window} samples")
     if size not in (None, sound.window + sound.context):
         raise AttachError(
             f"--pre: a window of {window} samples and a context of {sound.context} are "

@@ -19,6 +19,7 @@ from opgate.attach.sounds import features, sound_streams, windows
 from opgate.attach.sounds.known_sound import Known
 from opgate.attach.sounds.sound_streams import Stream
 from opgate.attach.sounds.windows import Wave
+from opgate.onnx_tools.sessions import one_line
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 
@@ -54,7 +55,13 @@ def prove(joined: onnx.ModelProto, of: Known, heard: Sequence[Output], stream: S
         model.graph.output.append(helper.make_tensor_value_info(output.name, number, None))
     model.graph.output.append(helper.make_tensor_value_info(taking.source, TensorProto.FLOAT, None))
     feed = {"data": np.frombuffer(file, np.uint8), "ends": np.array([len(file)], np.int32)}
-    ours = dict(zip(names, network.open(model).run(names, feed), strict=True))
+    try:
+        ours = dict(zip(names, network.open(model).run(names, feed), strict=True))
+    except Exception as error:  # the classes of onnxruntime's exceptions share no other base
+        hint = "" if sound.window or sound.fixed else ". If it takes one length alone, say it: seconds:2, for example"
+        raise AttachError(
+            f"{network.path.name} fails on a sound of {count} samples: {one_line(error)[:300]}{hint}"
+        ) from None
     samples = ours[taking.source]
     original = replace(network, model=graph.prepared(network.original))
     if sound.window:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opgate.attach.model import words
@@ -99,8 +99,8 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
         raise AttachError(f"--pre: expected one of {expected}, got '{text}'")
     made = features.read(said, network)
     rate, *window = said["pcm"] if made is None else (made.rate,)
-    if not 1000 <= rate <= 1 << 20:
-        raise AttachError(f"--pre: expected pcm:1000 to pcm:{1 << 20} samples a second, got pcm:{rate}")
+    if not 1000 <= rate <= 384_000:
+        raise AttachError(f"--pre: expected pcm:1000 to pcm:384000 samples a second, got pcm:{rate}")
     same = ("hop", "context", "lead", "trim", "longest", "scale", "rms", "lufs")
     sound = Sound(
         rate,
@@ -116,6 +116,11 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
         raise AttachError(f"--pre: {' and '.join(sound.loudness)} say how loud the samples are: leave all out but one")
     if sound.lufs is not None and rate < 4000:
         raise AttachError(f"--pre: lufs:{sound.lufs:g} needs a rate of 4000 or more, got {rate}")
+    if "seconds" in said and said.get("longest", sound.seconds) < sound.seconds:
+        raise AttachError(
+            f"--pre: longest:{sound.longest:g} refuses what seconds:{sound.seconds:g} would cut: leave one out"
+        )
+    sound = replace(sound, longest=said.get("longest", max(sound.longest, sound.seconds)))
     if sound.seconds and window:
         raise AttachError("--pre: a window and seconds: both say how long the input is: leave one out")
     return sound, made, said
