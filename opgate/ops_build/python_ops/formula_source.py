@@ -216,8 +216,8 @@ class _Formula:
                 number += 1
             else:
                 texts[id(node)] = f"({text})"
-        given = [texts[id(node)] for node in results]
-        yield f"return {given[0]};" if len(given) == 1 else f"return Results<V, {len(given)}>{{{{{', '.join(given)}}}}};"
+        given = ", ".join(texts[id(node)] for node in results)
+        yield f"return {given};" if len(results) == 1 else f"return Results<V, {len(results)}>{{{{{given}}}}};"
 
     @staticmethod
     def _element(node: Node, arguments: Sequence[str], dtype: str) -> str:
