@@ -38,7 +38,7 @@ std::uint32_t space_at_end(std::string_view text) {
 AddedTokens::AddedTokens(const Json& json, const Model& model, const Normalizer* normalizer) {
   std::unordered_map<std::string, std::uint32_t> ids;
   std::unordered_map<std::uint32_t, bool> normalized;
-  auto next = static_cast<std::uint32_t>(model.vocabulary().size());
+  std::uint32_t next = model.next_id();
   std::size_t i = 0;
   for (const Json& item : json.items("added_tokens")) {
     const std::string where = "added_tokens[" + std::to_string(i++) + "]";
@@ -60,12 +60,14 @@ AddedTokens::AddedTokens(const Json& json, const Model& model, const Normalizer*
     if (flag("special")) special_.insert(content);
     tokens_[*id] = std::move(token);
   }
+  std::vector<Trie::Entry> entries[2];
   for (const auto& [id, token] : tokens_) {
     const std::string& text = normalized[id] ? token.decoded : token.content;
     if (text.empty())
       throw TokenizerError("added_tokens: nothing is left of '" + token.content + "' when it is normalized");
-    tries_[normalized[id]].set(text, static_cast<std::int32_t>(id));
+    entries[normalized[id]].push_back({text, static_cast<std::int32_t>(id)});
   }
+  for (int i = 0; i < 2; ++i) tries_[i] = Trie(std::move(entries[i]));
 }
 
 void AddedTokens::find(std::string_view text, bool normalized, std::vector<Match>& matches) const {

@@ -109,10 +109,14 @@ class Rewriter {
     if (!from_.identical_) {
       to_.origins_.insert(to_.origins_.end(), from_.origins_.begin() + at_, from_.origins_.begin() + end);
       at_ = end;
+      return;
     }
+    to_.origins_.resize(to_.text_.size());
+    Range* origin = to_.origins_.data() + to_.text_.size() - (end - at_);
     while (at_ < end) {
       const std::uint32_t length = character_at(from_.text_.data() + at_).length;
-      put_origin(length, {from_.shift_ + at_, from_.shift_ + at_ + length});
+      const Range character{from_.shift_ + at_, from_.shift_ + at_ + length};
+      for (std::uint32_t i = 0; i < length; ++i) *origin++ = character;
       at_ += length;
     }
   }

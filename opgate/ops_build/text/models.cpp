@@ -13,10 +13,13 @@ class WordPiece : public Model {
     vocabulary_ = vocabulary_of(json.at("vocab", "model"));
     unknown_id_ = vocabulary_.find(unknown_);
     const std::string& prefix = json.at("continuing_subword_prefix", "model").text("model.continuing_subword_prefix");
+    std::vector<Trie::Entry> first, next;
     vocabulary_.for_each([&](std::string_view token, std::uint32_t id) {
-      first_.set(token, static_cast<std::int32_t>(id));
-      if (token.starts_with(prefix)) next_.set(token.substr(prefix.size()), static_cast<std::int32_t>(id));
+      first.push_back({token, static_cast<std::int32_t>(id)});
+      if (token.starts_with(prefix)) next.push_back({token.substr(prefix.size()), static_cast<std::int32_t>(id)});
     });
+    first_ = Trie(std::move(first));
+    next_ = Trie(std::move(next));
   }
 
   void tokenize(std::string_view piece, std::vector<Token>& tokens) const override {

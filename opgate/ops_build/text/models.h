@@ -36,6 +36,9 @@ class Model {
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
+  /// The id that the first token behind the vocabulary gets.
+  virtual std::uint32_t next_id() const { return static_cast<std::uint32_t>(vocabulary_.size()); }
+
  protected:
   Vocabulary vocabulary_;
 };

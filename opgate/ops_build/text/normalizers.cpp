@@ -340,7 +340,7 @@ class PrecompiledNormalizer : public Normalizer {
   PrecompiledNormalizer(const std::string& map, const std::string& where) : map_(map, where) {}
 
   void apply(AlignedText& text, AlignedText& spare) const override {
-    if (map_.keeps(text.view())) return;
+    if (text.empty() || map_.kept(text.view(), 0) == text.size()) return;
     rewrite(text, spare, [&](Rewriter& out) { map_.write(text.view(), out); });
   }
 

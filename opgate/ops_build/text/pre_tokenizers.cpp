@@ -270,15 +270,24 @@ class Metaspace : public PreTokenizer {
     pieces.rewrite_each([&](const Piece& piece, Rewriter& out) {
       const bool wants = scheme_ == "always" || (scheme_ == "first" && piece.shift == 0);
       if (wants && out.peek() != ' ' && out.peek() != replacement_) out.prepend(text_);
-      while (out.more()) {
-        if (out.peek() == ' ')
-          out.replace(replacement_);
-        else
-          out.keep();
+      const std::string_view text = pieces.text.view().substr(0, piece.range.end);
+      for (;;) {
+        const std::size_t space = text.find(' ', out.at());
+        if (space == std::string_view::npos) break;
+        out.keep_to(static_cast<std::uint32_t>(space));
+        out.replace(replacement_);
       }
+      out.keep_rest();
     });
     if (!split_) return;
-    cut_at_characters(pieces, Behavior::merged_with_next, [this](char32_t c) { return c == replacement_; });
+    pieces.cut_each([&](Range range) {
+      const std::string_view text = pieces.text.view().substr(0, range.end);
+      while (range.begin < range.end) {
+        range.end = static_cast<std::uint32_t>(std::min(text.find(text_, range.begin + 1), text.size()));
+        pieces.cut(range);
+        range = {range.end, static_cast<std::uint32_t>(text.size())};
+      }
+    });
   }
 
  private:

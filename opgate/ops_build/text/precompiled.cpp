@@ -31,13 +31,15 @@ std::string from_base64(std::string_view text, const std::string& where) {
   return bytes;
 }
 
+// The parts of syllables of Hangul.
+bool is_in(char32_t c, char32_t first, char32_t last) { return c - first <= last - first; }
+bool is_lead(char32_t c) { return is_in(c, 0x1100, 0x115f) || is_in(c, 0xa960, 0xa97c); }
+bool is_vowel(char32_t c) { return is_in(c, 0x1160, 0x11a7) || is_in(c, 0xd7b0, 0xd7c6); }
+bool is_trail(char32_t c) { return is_in(c, 0x11a8, 0x11ff) || is_in(c, 0xd7cb, 0xd7fb); }
+bool is_syllable(char32_t c) { return is_in(c, 0xac00, 0xd7a3); }
+
 /// Whether two characters belong to one syllable of Hangul.
 bool join_syllable(char32_t a, char32_t b) {
-  const auto in = [](char32_t c, char32_t first, char32_t last) { return c - first <= last - first; };
-  const auto is_lead = [&](char32_t c) { return in(c, 0x1100, 0x115f) || in(c, 0xa960, 0xa97c); };
-  const auto is_vowel = [&](char32_t c) { return in(c, 0x1160, 0x11a7) || in(c, 0xd7b0, 0xd7c6); };
-  const auto is_trail = [&](char32_t c) { return in(c, 0x11a8, 0x11ff) || in(c, 0xd7cb, 0xd7fb); };
-  const auto is_syllable = [&](char32_t c) { return in(c, 0xac00, 0xd7a3); };
   const bool open = is_syllable(a) && (a - 0xac00) % 28 == 0;
   if (is_lead(a)) return is_lead(b) || is_vowel(b) || is_syllable(b);
   if (is_vowel(a) || open) return is_vowel(b) || is_trail(b);
@@ -76,29 +78,75 @@ std::size_t grapheme_at_front(std::string_view text) {
   return at;
 }
 
-/// What a Rewriter is to write.
-struct Edit {
-  char32_t code;
-  int change;
+/// What is known of a character.
+enum Kind : std::uint8_t {
+  kStays = 1,   ///< it is not replaced when it is alone, and joins only what joins anything
+  kBegins = 2,  ///< a grapheme begins with it if the character before has kStays
 };
 
-/// Writes `to` in place of `from` as `tokenizers` aligns them.
-void add_edits(std::string_view from, std::string_view to, std::vector<Edit>& edits) {
-  const auto count = [](std::string_view text) {
+/// Writes changes to a Rewriter as `tokenizers` aligns them.
+class Edits {
+ public:
+  explicit Edits(Rewriter& out) : out_(out) {}
+  ~Edits() { flush(); }
+  Edits(const Edits&) = delete;
+  Edits& operator=(const Edits&) = delete;
+
+  /// Keeps the bytes of `text` from `begin` to `end`.
+  void keep(std::string_view text, std::size_t begin, std::size_t end) {
+    flush();
+    any_ = true;
+    if (out_.at() == begin) return out_.keep_to(static_cast<std::uint32_t>(end));
+    while (begin < end) {  // what was left out at the front still counts
+      const Character c = character_at(text.data() + begin);
+      out_.write(c.code, 0);
+      begin += c.length;
+    }
+  }
+
+  /// Writes `to` in place of `from`.
+  void replace(std::string_view from, std::string_view to) {
+    const int before = count(from), after = count(to);
+    int i = 0;
+    for (std::size_t at = 0; at < to.size(); ++i) {
+      const Character c = character_at(to.data() + at);
+      flush();
+      last_ = {c.code, i < before ? 0 : 1};
+      at += c.length;
+    }
+    if (after < before) leave_out(before - after);
+  }
+
+ private:
+  struct Edit {
+    char32_t code;
+    int change;
+  };
+
+  static int count(std::string_view text) {
     int characters = 0;
     for (const char byte : text) characters += !continues(byte);
     return characters;
-  };
-  const int before = count(from), after = count(to);
-  int i = 0;
-  for (std::size_t at = 0; at < to.size(); ++i) {
-    const Character c = character_at(to.data() + at);
-    edits.push_back({c.code, i < before ? 0 : 1});
-    at += c.length;
   }
-  // What is left out counts as left out behind the character before, which may be that of another change.
-  if (after < before && !edits.empty()) edits.back().change += after - before;
-}
+  void flush() {
+    if (!last_) return;
+    out_.write(last_->code, last_->change);
+    last_.reset();
+    any_ = true;
+  }
+  /// What is left out counts as left out behind the character before, which may be that of another change.
+  void leave_out(int characters) {
+    if (last_) {
+      last_->change -= characters;
+    } else if (any_) {
+      for (; characters > 0; --characters) out_.drop();
+    }
+  }
+
+  Rewriter& out_;
+  std::optional<Edit> last_;
+  bool any_ = false;
+};
 
 }  // namespace
 
@@ -115,14 +163,30 @@ Precompiled::Precompiled(const std::string& base64, const std::string& where) {
   for (std::size_t i = 1; i <= unit(0) / 4; ++i) units_.push_back(unit(i));
   texts_ = bytes.substr(4 + unit(0));
   if (units_.empty() || !is_utf8(texts_)) throw TokenizerError(where + ": expected a trie and texts in UTF-8");
-  for (int c = 0; c < 128; ++c) {
-    const char byte = static_cast<char>(c);
-    stays_[static_cast<std::size_t>(c)] = byte != '\r' && !replacement({&byte, 1});
+  const Unicode& unicode = Unicode::tables();
+  kinds_.resize(0x10000);
+  for (char32_t c = 0; c < kinds_.size(); ++c) {
+    char character[4];
+    const std::string_view alone(character, write_character(c, character));
+    const bool joins_next = c == '\r' || unicode.has(c, kPrepended) || is_lead(c);
+    const bool joins_before = unicode.has(c, kJoinsBefore) || is_vowel(c) || is_trail(c);
+    if (!joins_next && !replacement(alone)) kinds_[c] |= kStays;
+    if (!joins_before) kinds_[c] |= kBegins;
   }
 }
 
-bool Precompiled::keeps(std::string_view text) const {
-  return std::ranges::all_of(text, [&](char byte) { return byte >= 0 && stays_[static_cast<std::size_t>(byte)]; });
+std::size_t Precompiled::kept(std::string_view text, std::size_t at) const {
+  const std::size_t begin = at;
+  const auto kind_of = [&](char32_t c) { return c < kinds_.size() ? kinds_[c] : std::uint8_t{0}; };
+  Character c = character_at(text.data() + at);
+  while (kind_of(c.code) & kStays) {
+    if (at + c.length == text.size()) return text.size() - begin;
+    const Character next = character_at(text.data() + at + c.length);
+    if (!(kind_of(next.code) & kBegins)) break;
+    at += c.length;
+    c = next;
+  }
+  return at - begin;
 }
 
 std::optional<std::string_view> Precompiled::replacement(std::string_view text) const {
@@ -146,33 +210,28 @@ std::optional<std::string_view> Precompiled::replacement(std::string_view text) 
 
 void Precompiled::write(std::string_view text, Rewriter& out) const {
   constexpr std::size_t kLongest = 5;  // longer graphemes are replaced character by character
-  std::vector<Edit> edits;
-  edits.reserve(text.size());
-  while (!text.empty()) {
-    if (text.size() > 1 && keeps(text.substr(0, 2))) {  // a grapheme of its own
-      edits.push_back({static_cast<char32_t>(text[0]), 0});
-      text.remove_prefix(1);
+  Edits edits(out);
+  for (std::size_t at = 0; at < text.size();) {
+    if (const std::size_t size = kept(text, at)) {
+      edits.keep(text, at, at + size);
+      at += size;
       continue;
     }
-    const std::string_view grapheme = text.substr(0, grapheme_at_front(text));
-    text.remove_prefix(grapheme.size());
-    if (grapheme.size() <= kLongest) {
-      if (const auto to = replacement(grapheme)) {
-        add_edits(grapheme, *to, edits);
-        continue;
-      }
+    const std::size_t end = at + grapheme_at_front(text.substr(at));
+    const std::string_view grapheme = text.substr(at, end - at);
+    if (const auto to = grapheme.size() <= kLongest ? replacement(grapheme) : std::nullopt) {
+      edits.replace(grapheme, *to);
+      at = end;
     }
-    for (std::size_t at = 0; at < grapheme.size();) {
-      const Character c = character_at(grapheme.data() + at);
-      const std::string_view part = grapheme.substr(at, c.length);
-      if (const auto to = replacement(part))
-        add_edits(part, *to, edits);
+    while (at < end) {
+      const std::string_view character = text.substr(at, character_at(text.data() + at).length);
+      if (const auto to = replacement(character))
+        edits.replace(character, *to);
       else
-        edits.push_back({c.code, 0});
-      at += c.length;
+        edits.keep(text, at, at + character.size());
+      at += character.size();
     }
   }
-  for (const Edit& edit : edits) out.write(edit.code, edit.change);
 }
 
 }  // namespace opgate::text

@@ -1,8 +1,8 @@
 // The map of characters that SentencePiece compiles: which characters take the place of others.
 #pragma once
 
-#include <array>
 #include <optional>
+#include <vector>
 
 #include "aligned_text.h"
 
@@ -13,8 +13,8 @@ class Precompiled {
   /// Reads a map in base64. Throws TokenizerError.
   Precompiled(const std::string& base64, const std::string& where);
 
-  /// Whether a text surely stays as it is.
-  bool keeps(std::string_view text) const;
+  /// How many bytes behind `at`, where a grapheme begins, surely stay as they are. A grapheme begins behind them too.
+  std::size_t kept(std::string_view text, std::size_t at) const;
 
   /// Writes `text`, which the writer passes over, with the characters replaced.
   void write(std::string_view text, Rewriter& out) const;
@@ -25,7 +25,7 @@ class Precompiled {
 
   std::vector<std::uint32_t> units_;  // a double array of Darts
   std::string texts_;                 // with a 0 behind each
-  std::array<bool, 128> stays_{};     // by ASCII character: it stays if it has no marks
+  std::vector<std::uint8_t> kinds_;   // of the characters below U+10000
 };
 
 }  // namespace opgate::text

@@ -1,5 +1,7 @@
 #include "scanners.h"
 
+#include <algorithm>
+
 #include "unicode.h"
 
 namespace opgate::text {
@@ -216,6 +218,15 @@ void scan_o200k(std::string_view text, std::vector<Range>& matches) {
   }
 }
 
+/// Runs of spaces, as SentencePiece joins them.
+void scan_spaces(std::string_view text, std::vector<Range>& matches) {
+  for (std::size_t at = text.find("  "); at != std::string_view::npos; at = text.find("  ", at)) {
+    const std::size_t end = std::min(text.find_first_not_of(' ', at), text.size());
+    matches.push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(end)});
+    at = end;
+  }
+}
+
 struct Known {
   std::string_view expression;
   Scanner scanner;
@@ -223,6 +234,7 @@ struct Known {
 
 constexpr Known kKnown[] = {
     {kGpt2Pattern, scan_gpt2},
+    {" {2,}", scan_spaces},
     {R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)", scan_clip},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      scan_cl100k<3>},

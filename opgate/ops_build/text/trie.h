@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -10,48 +11,62 @@
 
 namespace opgate::text {
 
-/// A trie over bytes whose edges lie in one hash table.
+/// A trie over bytes, as a double array: the child of a node for a byte lies at the node's base ^ byte.
 class Trie {
  public:
-  Trie() : slots_(1024) {}
+  struct Entry {
+    std::string_view string;
+    std::int32_t value;  ///< not negative
+  };
 
-  /// Adds a string with a value, which is not negative, or gives it another value. Nothing is found of an empty one.
-  void set(std::string_view string, std::int32_t value) {
-    if (string.empty()) return;
-    first_[static_cast<unsigned char>(string[0])] = true;
-    std::uint32_t node = 0;
-    std::size_t at = 0;
-    for (const char byte : string) {
-      if (2 * nodes_ > slots_.size()) grow();
-      at = place(key_of(node, byte));
-      if (slots_[at].key == kFree) {
-        if (nodes_ == kMostNodes) throw TokenizerError("model.vocab: more than 16 million bytes");
-        slots_[at] = {key_of(node, byte), nodes_++, kNone};
+  Trie() : Trie(std::vector<Entry>()) {}
+
+  /// Of entries with the same string the last one counts. Nothing is found of an empty string.
+  explicit Trie(std::vector<Entry> entries) : empty_(true) {
+    std::erase_if(entries, [](const Entry& entry) { return entry.string.empty(); });
+    std::ranges::stable_sort(entries, {}, &Entry::string);
+    for (const Entry& entry : entries) first_[static_cast<unsigned char>(entry.string[0])] = true;
+    empty_ = entries.empty();
+    add_block();
+    take(kRoot, kFree - 1);
+    std::vector<Open> open, children;
+    if (!empty_) open.push_back({kRoot, 0, entries.size(), 0, 0});
+    while (!open.empty()) {
+      const Open at = open.back();
+      open.pop_back();
+      find_children(entries, at, children);
+      if (children.empty()) continue;
+      const std::uint32_t base = free_base(children);
+      units_[at.node].base |= base;
+      for (Open& child : children) {
+        child.node = base ^ child.byte;
+        take(child.node, at.node);
       }
-      node = slots_[at].child;
+      open.insert(open.end(), children.rbegin(), children.rend());
     }
-    slots_[at].value = value;
+    taken_ = {};
   }
 
   /// Whether a string may begin with this byte.
   bool begins(char byte) const { return first_[static_cast<unsigned char>(byte)]; }
-  bool empty() const { return nodes_ == 1; }
+  bool empty() const { return empty_; }
 
   /// Calls use(length, value) for each string at the front of the text, the shortest first.
   template <typename Use>
   void for_each_prefix(std::string_view text, Use use) const {
-    std::uint32_t node = 0;
+    std::uint32_t node = kRoot, base = units_[kRoot].base;
     for (std::uint32_t i = 0; i < text.size(); ++i) {
-      const Slot& slot = slots_[place(key_of(node, text[i]))];
-      if (slot.key == kFree) return;
-      node = slot.child;
-      if (slot.value != kNone) use(i + 1, slot.value);
+      const std::uint32_t next = base ^ static_cast<unsigned char>(text[i]);
+      if (units_[next].parent != node) return;
+      node = next;
+      base = units_[node].base & ~kEnds;
+      if (units_[node].base & kEnds) use(i + 1, values_[node]);
     }
   }
 
   struct Match {
     std::uint32_t length = 0;  ///< 0: there is none
-    std::int32_t value = kNone;
+    std::int32_t value = -1;
   };
 
   /// The longest string at the front of the text.
@@ -62,33 +77,65 @@ class Trie {
   }
 
  private:
-  static constexpr std::int32_t kNone = -1;
-  static constexpr std::uint32_t kFree = 0xffffffff;
-  static constexpr std::uint32_t kMostNodes = (1 << 24) - 1;  // so that no key is kFree
-  struct Slot {
-    std::uint32_t key = kFree, child = 0;
-    std::int32_t value = kNone;  ///< of the string that ends with this edge
+  static constexpr std::uint32_t kRoot = 0, kFree = 0xffffffff, kEnds = 1u << 31;
+  static constexpr std::size_t kMostUnits = std::size_t{1} << 25;
+  static constexpr std::size_t kBlock = 256;
+  static constexpr std::size_t kWindow = 16 * kBlock;  // only this many of the last units are looked at for free ones
+  struct Unit {
+    std::uint32_t base = 0;  ///< with kEnds: a string ends here
+    std::uint32_t parent = kFree;
+  };
+  /// A node whose children are not placed yet, and the entries that begin with its string.
+  struct Open {
+    std::uint32_t node;
+    std::size_t first, last, depth;
+    unsigned char byte;  ///< the last one of its string
   };
 
-  static std::uint32_t key_of(std::uint32_t node, char byte) { return node << 8 | static_cast<unsigned char>(byte); }
-
-  std::size_t place(std::uint32_t key) const {
-    std::size_t at = (key * std::uint64_t{0x9e3779b97f4a7c15u} >> 32) & (slots_.size() - 1);
-    while (slots_[at].key != key && slots_[at].key != kFree) at = (at + 1) & (slots_.size() - 1);
-    return at;
-  }
-
-  void grow() {
-    std::vector<Slot> old(2 * slots_.size());
-    old.swap(slots_);
-    for (const Slot& slot : old) {
-      if (slot.key != kFree) slots_[place(slot.key)] = slot;
+  void find_children(const std::vector<Entry>& entries, const Open& at, std::vector<Open>& children) {
+    children.clear();
+    for (std::size_t i = at.first; i < at.last; ++i) {
+      const std::string_view string = entries[i].string;
+      if (string.size() == at.depth) {
+        units_[at.node].base |= kEnds;
+        values_[at.node] = entries[i].value;
+        continue;
+      }
+      const auto byte = static_cast<unsigned char>(string[at.depth]);
+      if (children.empty() || children.back().byte != byte) children.push_back({0, i, i, at.depth + 1, byte});
+      children.back().last = i + 1;
     }
   }
 
-  std::vector<Slot> slots_;
-  std::uint32_t nodes_ = 1;
+  void add_block() {
+    if (units_.size() == kMostUnits) throw TokenizerError("model.vocab: more than 32 million bytes");
+    units_.resize(units_.size() + kBlock);
+    values_.resize(units_.size());
+    taken_.resize(units_.size() / 64);
+  }
+  void take(std::uint32_t at, std::uint32_t parent) {
+    units_[at].parent = parent;
+    taken_[at / 64] |= std::uint64_t{1} << at % 64;
+  }
+
+  /// A base from which all children find a free unit.
+  std::uint32_t free_base(const std::vector<Open>& children) {
+    for (std::size_t word = (units_.size() - std::min(units_.size(), kWindow)) / 64;; ++word) {
+      if (word == taken_.size()) add_block();
+      for (std::uint64_t free = ~taken_[word]; free != 0; free &= free - 1) {
+        const auto at = static_cast<std::uint32_t>(64 * word + static_cast<std::size_t>(std::countr_zero(free)));
+        const std::uint32_t base = at ^ children[0].byte;
+        const auto fits = [&](const Open& child) { return units_[base ^ child.byte].parent == kFree; };
+        if (std::ranges::all_of(children, fits)) return base;
+      }
+    }
+  }
+
+  std::vector<Unit> units_;
+  std::vector<std::int32_t> values_;  // by unit
+  std::vector<std::uint64_t> taken_;  // a bit for each unit, while the trie is made
   bool first_[256] = {};
+  bool empty_;
 };
 
 }  // namespace opgate::text

@@ -1,5 +1,7 @@
 #include <atomic>
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "models.h"
 #include "trie.h"
@@ -7,12 +9,55 @@
 namespace opgate::text {
 namespace {
 
+/// A piece and the tokens that a model has found in it.
+struct Known {
+  static constexpr std::size_t kLongest = 48, kMost = 12;
+
+  std::uint64_t serial = 0;  ///< of the model; 0: there is no piece
+  std::uint8_t size = 0, count = 0;
+  std::uint8_t ends[kMost];  ///< of the tokens; one begins where the one before ends
+  char bytes[kLongest];
+  std::uint32_t ids[kMost];
+
+  std::string_view piece() const { return {bytes, size}; }
+  void append_to(std::vector<Token>& tokens) const {
+    std::uint32_t begin = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens.push_back({ids[i], {begin, ends[i]}});
+      begin = ends[i];
+    }
+  }
+  /// Keeps the tokens of a piece, unless they are too many or several bytes of one character.
+  void set(std::uint64_t model, std::string_view piece, std::span<const Token> tokens) {
+    if (tokens.size() > kMost) return;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i].range.begin != (i == 0 ? 0 : tokens[i - 1].range.end)) return;
+    }
+    serial = model;
+    size = static_cast<std::uint8_t>(piece.size());
+    count = static_cast<std::uint8_t>(tokens.size());
+    std::memcpy(bytes, piece.data(), piece.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      ids[i] = tokens[i].id;
+      ends[i] = static_cast<std::uint8_t>(tokens[i].range.end);
+    }
+  }
+};
+
+/// The pieces that this thread has seen last, each at the place of its hash: half a megabyte.
+constexpr std::size_t kKnownPieces = 4096;
+std::vector<Known>& known_pieces() {
+  thread_local std::vector<Known> pieces(kKnownPieces);
+  return pieces;
+}
+
 class Unigram : public Model {
  public:
   explicit Unigram(const Json& json) {
     const Json::Items& items = json.at("vocab", "model").items("model.vocab");
     vocabulary_ = Vocabulary(items.size());
     double least = std::numeric_limits<double>::infinity();
+    std::vector<Trie::Entry> entries;
     for (const Json& item : items) {
       const std::string where = "model.vocab[" + std::to_string(scores_.size()) + "]";
       const Json::Items& pair = item.items(where);
@@ -21,10 +66,10 @@ class Unigram : public Model {
       vocabulary_.set(pair[0].text(where), id);
       scores_.push_back(pair[1].number(where));
       least = std::min(least, scores_.back());
-      if (!pair[0].text(where).empty()) trie_.set(pair[0].text(where), static_cast<std::int32_t>(id));
+      entries.push_back({pair[0].text(where), static_cast<std::int32_t>(id)});
     }
+    trie_ = Trie(std::move(entries));
     unknown_score_ = least - 10;
-    stays_whole_ = std::make_unique<std::atomic<bool>[]>(vocabulary_.ids());
     if (const Json* unknown = json.find("unk_id"); unknown && !unknown->null()) {
       unknown_ = unknown->id("model.unk_id");
       if (*unknown_ >= scores_.size()) throw TokenizerError("model.unk_id: expected the index of a token");
@@ -39,11 +84,28 @@ class Unigram : public Model {
   }
 
   void tokenize(std::string_view piece, std::vector<Token>& tokens) const override {
-    const auto whole = vocabulary_.find(piece);
-    if (whole && stays_whole_[*whole].load(std::memory_order_relaxed)) {
-      tokens.push_back({*whole, {0, static_cast<std::uint32_t>(piece.size())}});
-      return;
-    }
+    if (piece.size() > Known::kLongest) return find_tokens(piece, tokens);
+    Known& known = known_pieces()[(hash_of(piece) ^ serial_) % kKnownPieces];
+    if (known.serial == serial_ && known.piece() == piece) return known.append_to(tokens);
+    const std::size_t before = tokens.size();
+    find_tokens(piece, tokens);
+    known.set(serial_, piece, std::span(tokens).subspan(before));
+  }
+
+  std::string_view text_of(std::uint32_t, std::string_view piece) const override { return piece; }
+  /// A token may stand in the list twice.
+  std::uint32_t next_id() const override { return static_cast<std::uint32_t>(scores_.size()); }
+
+ private:
+  /// The best way to a place in the text.
+  struct Node {
+    double score = 0;
+    std::uint32_t begin = kNowhere;  ///< where its last token begins
+    std::uint32_t id = 0;
+  };
+  static constexpr std::uint32_t kNowhere = 0xffffffff;
+
+  void find_tokens(std::string_view piece, std::vector<Token>& tokens) const {
     thread_local std::vector<Node> nodes;
     thread_local std::vector<Token> path;
     find_best_path(piece, nodes);
@@ -57,9 +119,6 @@ class Unigram : public Model {
         path.push_back({node.id, {node.begin, end}});
       }
     }
-    if (whole && path.size() == 1 && path[0].id == *whole && whole != unknown_) {
-      stays_whole_[*whole].store(true, std::memory_order_relaxed);
-    }
     for (auto token = path.rbegin(); token != path.rend(); ++token) {
       if (token->id == unknown_)
         push_unknown(piece, token->range, tokens);
@@ -67,17 +126,6 @@ class Unigram : public Model {
         tokens.push_back(*token);
     }
   }
-
-  std::string_view text_of(std::uint32_t, std::string_view piece) const override { return piece; }
-
- private:
-  /// The best way to a place in the text.
-  struct Node {
-    double score = 0;
-    std::uint32_t begin = kNowhere;  ///< where its last token begins
-    std::uint32_t id = 0;
-  };
-  static constexpr std::uint32_t kNowhere = 0xffffffff;
 
   void find_best_path(std::string_view piece, std::vector<Node>& nodes) const {
     nodes.assign(piece.size() + 1, Node());
@@ -116,11 +164,12 @@ class Unigram : public Model {
     for (const char byte : text) tokens.push_back({*byte_tokens_[static_cast<unsigned char>(byte)], range});
   }
 
+  static inline std::atomic<std::uint64_t> models_ = 0;
+  const std::uint64_t serial_ = ++models_;  // of this model among all
   Trie trie_;
   std::vector<double> scores_;  // by id
   double unknown_score_ = 0;
   std::optional<std::uint32_t> unknown_;
-  std::unique_ptr<std::atomic<bool>[]> stays_whole_;  // by id: a piece that is this token is known to be cut no further
   std::vector<std::optional<std::uint32_t>> byte_tokens_;  // by byte; empty without byte_fallback
 };
 
