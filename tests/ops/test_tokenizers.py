@@ -155,6 +155,28 @@ def test_regular_expressions_as_loops(run_op: RunOp) -> None:
     compare(run_op, words_split_by(hf.pre_tokenizers.Split(hf.Regex(cased), "isolated")), strings(values))
 
 
+def test_known_pieces_stay_those_of_their_tokenizer(run_op: RunOp) -> None:
+    """Two vocabularies whose scores differ, one after the other in the same thread, each twice."""
+    values = strings(texts(300, seed=11))
+    text = tokenizers()["xlm-r"]
+    other = json.loads(text)
+    other["model"]["vocab"] = [[piece, -float(len(piece) % 3)] for piece, _ in other["model"]["vocab"]]
+    for _ in range(2):
+        compare(run_op, text, values)
+        compare(run_op, json.dumps(other), values)
+
+
+def test_a_token_that_stands_twice_in_the_vocabulary(run_op: RunOp) -> None:
+    """The ids of added tokens begin behind the list of a Unigram model."""
+    vocabulary = [["<unk>", 0.0], *[["a", -1.0]] * 2, ["b", -2.0]]
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    stated = {
+        "version": "1.0", "model": {"type": "Unigram", "unk_id": 0, "vocab": vocabulary},
+        "added_tokens": [{"id": 4, "content": "new", **added}],
+    }  # fmt: skip
+    compare(run_op, json.dumps(stated), strings(["a new b"]))
+
+
 @pytest.mark.parametrize("name", list(tokenizers()))
 def test_texts_come_back(run_op: RunOp, name: str) -> None:
     text = tokenizers()[name]

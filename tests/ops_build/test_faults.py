@@ -167,6 +167,7 @@ FAULTS = [
     Fault("the begin of a word without an end", "Tokenize", "text/models.cpp", "tokens.resize(before);", "if (before > tokens.size()) tokens.resize(before);"),
     Fault("the last of equal merges", "Tokenize", "text/bpe.cpp", "pairs[i].rank < pairs[best].rank", "pairs[i].rank <= pairs[best].rank"),
     Fault("unknown characters apart", "Tokenize", "text/unigram.cpp", "!path.empty() && path.back().id == unknown_", "false"),
+    Fault("a piece whose bytes have tokens apart", "Tokenize", "text/unigram.cpp", "!= (i == 0 ? 0 : tokens[i - 1].range.end)) return;", "!= (i == 0 ? 0 : tokens[i - 1].range.end)) continue;"),
     Fault("offsets in bytes", "Tokenize", "text/tokenizer.cpp", "  count_characters(text, part);", "  if (text.empty()) count_characters(text, part);"),
     Fault("the odd token for the other text", "Tokenize", "text/tokenizer.cpp", "const bool swapped = first > second;", "const bool swapped = first >= second;"),
     Fault("bytes that are no text", "Detokenize", "text/decoders.cpp", "parts.assign(1, repaired(bytes));", "parts.assign(1, bytes);"),

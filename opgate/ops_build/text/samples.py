@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import struct
 import unicodedata
@@ -85,7 +86,7 @@ def tokenizers() -> dict[str, str]:
     except ImportError as error:
         raise ImportError("the samples need Hugging Face's package: pip install tokenizers") from error
     kinds = {"bert": _bert(hf, True), "bert with case": _bert(hf, False), "words": _words(hf), "unigram": _unigram(hf)}
-    kinds |= {"llama": _llama(hf), "clip": _clip(hf), **_byte_level(hf)}
+    kinds |= {"xlm-r": _xlm_r(hf), "llama": _llama(hf), "clip": _clip(hf), **_byte_level(hf)}
     return {name: tokenizer.to_str() for name, tokenizer in kinds.items()}
 
 
@@ -134,6 +135,26 @@ def _unigram(hf: Any) -> Any:
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
     tokenizer.enable_padding(direction="left", pad_id=0, pad_token="<pad>", pad_to_multiple_of=4)
+    return tokenizer
+
+
+def _xlm_r(hf: Any) -> Any:
+    """Unigram as SentencePiece's files state it: a map of characters, spaces joined, and bytes for what has no token."""
+    tokenizer = hf.Tokenizer(hf.models.Unigram())
+    n = hf.normalizers
+    replaced = {"\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "e\u0301": "\u00e9", "\u200b": "", "\ufb01": "fi"}
+    tokenizer.normalizer = n.Sequence([n.Precompiled(precompiled_map(replaced)), n.Replace(hf.Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+    tokenizer.decoder = hf.decoders.Sequence([hf.decoders.ByteFallback(), hf.decoders.Metaspace()])
+    special = ["<s>", "<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    _train(hf, tokenizer, "UnigramTrainer", special_tokens=special, unk_token="<unk>")
+    stated = json.loads(tokenizer.to_str())
+    stated["model"]["byte_fallback"] = True
+    stated["added_tokens"] = stated["added_tokens"][:4]
+    tokenizer = hf.Tokenizer.from_str(json.dumps(stated))
+    tokenizer.post_processor = hf.processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
     return tokenizer
 
 

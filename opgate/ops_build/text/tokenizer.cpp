@@ -118,13 +118,18 @@ void Tokenizer::encode(std::string_view text, std::optional<std::string_view> pa
   for (const Part& part : parts) entries.insert(entries.end(), part.begin(), part.end());
 }
 
+std::optional<std::string_view> Tokenizer::text_of(std::int64_t id, bool skip_special_tokens) const {
+  if (id < 0 || id > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
+  std::optional<std::string_view> text = model_->vocabulary().text(static_cast<std::uint32_t>(id));
+  if (const std::string* added = added_tokens_->text(static_cast<std::uint32_t>(id))) text = *added;
+  if (text && skip_special_tokens && added_tokens_->is_special(*text)) return std::nullopt;
+  return text;
+}
+
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special_tokens) const {
   std::vector<std::string> parts;
   for (const std::int64_t id : ids) {
-    if (id < 0 || id > std::numeric_limits<std::uint32_t>::max()) continue;
-    std::optional<std::string_view> text = model_->vocabulary().text(static_cast<std::uint32_t>(id));
-    if (const std::string* added = added_tokens_->text(static_cast<std::uint32_t>(id))) text = *added;
-    if (text && !(skip_special_tokens && added_tokens_->is_special(*text))) parts.emplace_back(*text);
+    if (const auto text = text_of(id, skip_special_tokens)) parts.emplace_back(*text);
   }
   if (decoder_) decoder_->apply(parts);
   std::string text;
@@ -223,7 +228,8 @@ void Tokenizer::encode_section(std::string_view section, std::uint32_t shift, st
     const std::string_view view = text.view(piece.range);
     model_->tokenize(view, tokens);
     for (const Token& token : tokens) {
-      Entry entry{.id = token.id};
+      Entry& entry = part.emplace_back();
+      entry.id = token.id;
       const Range range = token.range;
       if (range.begin == range.end) {
         entry.begin = entry.end = piece.shift + range.begin;
@@ -238,7 +244,6 @@ void Tokenizer::encode_section(std::string_view section, std::uint32_t shift, st
         count_space(model_->text_of(token.id, view.substr(std::min<std::size_t>(range.begin, view.size()),
                                                           range.end - range.begin)),
                     entry);
-      part.push_back(entry);
     }
   }
 }

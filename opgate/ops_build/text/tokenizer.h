@@ -41,6 +41,9 @@ class Tokenizer {
   /// The text of tokens. An id that no token has is left out. Throws PatternError.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special_tokens) const;
 
+  /// Whether decode() uses an id: whether a token has it, which is not skipped.
+  bool has_text(std::int64_t id, bool skip_special_tokens) const { return !!text_of(id, skip_special_tokens); }
+
   /// How many special tokens a text gets.
   std::size_t special_tokens(bool pair) const { return post_processor_ ? post_processor_->added(pair) : 0; }
   const Padding& padding() const { return padding_; }
@@ -48,6 +51,7 @@ class Tokenizer {
  private:
   enum class Cut { longest_first, only_first, only_second };
 
+  std::optional<std::string_view> text_of(std::int64_t id, bool skip_special_tokens) const;
   void read_truncation(const Json& json);
   void read_padding(const Json& json);
   void encode_one(std::string_view text, std::uint64_t most, Part& part) const;

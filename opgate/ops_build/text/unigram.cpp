@@ -11,7 +11,7 @@ namespace {
 
 /// A piece and the tokens that a model has found in it.
 struct Known {
-  static constexpr std::size_t kLongest = 48, kMost = 12;
+  static constexpr std::size_t kLongest = 54, kMost = 11;
 
   std::uint64_t serial = 0;  ///< of the model; 0: there is no piece
   std::uint8_t size = 0, count = 0;
@@ -44,8 +44,8 @@ struct Known {
   }
 };
 
-/// The pieces that this thread has seen last, each at the place of its hash: half a megabyte.
-constexpr std::size_t kKnownPieces = 4096;
+/// The pieces that this thread has seen last, each at the place of its hash: 2 megabytes.
+constexpr std::size_t kKnownPieces = 16384;
 std::vector<Known>& known_pieces() {
   thread_local std::vector<Known> pieces(kKnownPieces);
   return pieces;
