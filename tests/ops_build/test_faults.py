@@ -170,6 +170,7 @@ FAULTS = [
     Fault("a piece whose bytes have tokens apart", "Tokenize", "text/unigram.cpp", "!= (i == 0 ? 0 : tokens[i - 1].range.end)) return;", "!= (i == 0 ? 0 : tokens[i - 1].range.end)) continue;"),
     Fault("offsets in bytes", "Tokenize", "text/tokenizer.cpp", "  count_characters(text, part);", "  if (text.empty()) count_characters(text, part);"),
     Fault("the odd token for the other text", "Tokenize", "text/tokenizer.cpp", "const bool swapped = first > second;", "const bool swapped = first >= second;"),
+    Fault("half a character", "DetokenizeStream", "ops/detokenize_stream/detokenize_stream.cpp", "all.size() > before.size() && whole(all)", "all.size() > before.size()"),
     Fault("bytes that are no text", "Detokenize", "text/decoders.cpp", "parts.assign(1, repaired(bytes));", "parts.assign(1, bytes);"),
     Fault("a tail with its padding behind it", "FileEnds", "ops/file_ends/file_ends.cpp", "return found.last(std::min(found.size(), static_cast<std::size_t>(tail)));", "return found.first(std::min(found.size(), static_cast<std::size_t>(tail)));"),
     Fault("speech without hysteresis", "SpeechSegments", "ops/speech_segments/speech_segments.cpp", "static_cast<double>(threshold) - settings_.hysteresis", "static_cast<double>(threshold)"),

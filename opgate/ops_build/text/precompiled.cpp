@@ -112,6 +112,7 @@ class Edits {
       const Character c = character_at(to.data() + at);
       flush();
       last_ = {c.code, i < before ? 0 : 1};
+      waits_ = true;
       at += c.length;
     }
     if (after < before) leave_out(before - after);
@@ -129,22 +130,23 @@ class Edits {
     return characters;
   }
   void flush() {
-    if (!last_) return;
-    out_.write(last_->code, last_->change);
-    last_.reset();
+    if (!waits_) return;
+    out_.write(last_.code, last_.change);
+    waits_ = false;
     any_ = true;
   }
   /// What is left out counts as left out behind the character before, which may be that of another change.
   void leave_out(int characters) {
-    if (last_) {
-      last_->change -= characters;
+    if (waits_) {
+      last_.change -= characters;
     } else if (any_) {
       for (; characters > 0; --characters) out_.drop();
     }
   }
 
   Rewriter& out_;
-  std::optional<Edit> last_;
+  Edit last_{};
+  bool waits_ = false;  // last_ is not yet written
   bool any_ = false;
 };
 

@@ -10,7 +10,7 @@ namespace opgate::text {
 namespace {
 
 /// A piece and the tokens that a model has found in it.
-struct Known {
+struct KnownPiece {
   static constexpr std::size_t kLongest = 54, kMost = 11;
 
   std::uint64_t serial = 0;  ///< of the model; 0: there is no piece
@@ -46,8 +46,8 @@ struct Known {
 
 /// The pieces that this thread has seen last, each at the place of its hash: 2 megabytes.
 constexpr std::size_t kKnownPieces = 16384;
-std::vector<Known>& known_pieces() {
-  thread_local std::vector<Known> pieces(kKnownPieces);
+std::vector<KnownPiece>& known_pieces() {
+  thread_local std::vector<KnownPiece> pieces(kKnownPieces);
   return pieces;
 }
 
@@ -84,8 +84,8 @@ class Unigram : public Model {
   }
 
   void tokenize(std::string_view piece, std::vector<Token>& tokens) const override {
-    if (piece.size() > Known::kLongest) return find_tokens(piece, tokens);
-    Known& known = known_pieces()[(hash_of(piece) ^ serial_) % kKnownPieces];
+    if (piece.size() > KnownPiece::kLongest) return find_tokens(piece, tokens);
+    KnownPiece& known = known_pieces()[(hash_of(piece) ^ serial_) % kKnownPieces];
     if (known.serial == serial_ && known.piece() == piece) return known.append_to(tokens);
     const std::size_t before = tokens.size();
     find_tokens(piece, tokens);

@@ -10,11 +10,6 @@ namespace {
 /// The numbers of a state before its ids: how many ids are held, and of how many of them the text has been given.
 constexpr std::int64_t kBefore = 2;
 
-/// The ids of a row can't be used.
-struct Refused : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 class Cpu {
  public:
   Status prepare(const Node& node) {
@@ -93,10 +88,17 @@ class Cpu {
     }
     std::ranges::copy_if(more, std::back_inserter(ids),
                          [&](std::int64_t id) { return tokenizer_->has_text(id, skip); });
-    const std::string all = decoded(ids, skip);
+    std::string all = decoded(ids, skip);
+    const auto ready = [&] { return end || (all.size() > before.size() && whole(all)); };
+    if (ready() && !all.starts_with(before)) {
+      // The decoder changes what has been given. That stays, and the other ids begin a text of their own.
+      ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(stream.given));
+      stream.given = 0;
+      before.clear();
+      all = decoded(ids, skip);
+    }
     std::string text;
-    if (end || (all.size() > before.size() && whole(all))) {
-      if (!all.starts_with(before)) throw Refused("the tokenizer's decoder changes text that has been given");
+    if (ready()) {
       text = all.substr(before.size());
       ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(stream.given));
       stream.given = ids.size();
@@ -108,8 +110,8 @@ class Cpu {
   static void write(const Stream& stream, std::int64_t k, std::int64_t* state) {
     const auto held = static_cast<std::int64_t>(stream.ids.size());
     if (held > k - kBefore) {
-      throw Refused("the state has room for " + std::to_string(k - kBefore) + " ids, and " + std::to_string(held) +
-                    " make no whole character yet or came at once");
+      throw std::runtime_error("the state has room for " + std::to_string(k - kBefore) + " ids, and " +
+                               std::to_string(held) + " make no whole character yet or came at once");
     }
     state[0] = held;
     state[1] = static_cast<std::int64_t>(stream.given);

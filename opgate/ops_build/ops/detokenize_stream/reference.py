@@ -46,11 +46,18 @@ def step(
     before = decode(held[:given])
     if not before and not decode(held).endswith("\ufffd"):
         before, given = decode(held), len(held)
-    held = held + more
-    text = decode(held)
-    if end:
-        return text[len(before) :], [], 0
-    if len(text.encode()) <= len(before.encode()) or text.endswith("\ufffd"):
-        return "", held, given
-    held = held[given:]
-    return text[len(before) :], held, len(held)
+    all_ids = held + more
+    text = decode(all_ids)
+
+    def ready() -> bool:
+        longer = len(text.encode()) > len(before.encode())
+        return end or (longer and not text.endswith("\ufffd"))
+
+    if ready() and not text.startswith(before):
+        all_ids, given, before = all_ids[given:], 0, ""
+        text = decode(all_ids)
+    if not ready():
+        return "", all_ids, given
+    new = text[len(before) :]
+    held = [] if end else all_ids[given:]
+    return new, held, len(held)
