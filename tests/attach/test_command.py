@@ -49,7 +49,7 @@ def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
     file = networks.classifier(tmp_path / "net.onnx", name="out")
     to = ("--to", tmp_path / "models" / "net", "--library", library)
     for arguments, message in [
-        ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:5"),
+        ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:3"),
         ((file, *to, "--post", "classify", "--like", "a:b"), "--like goes with --examples"),
         ((file, *to, "--post", "classify", "--pre", "nonsense"), "--pre: what is 'nonsense'?"),
         ((file, *to, "--read-pre", "height:48"), "--read-pre goes with --read"),

@@ -319,7 +319,7 @@ def test_a_coarse_map_is_asked_for(tmp_path) -> None:
 
     with pytest.raises(AttachError, match=r"\[1, 3, 4, 4\] fits segment \(.*\) or the grid of a detector \("):
         attach(Wish(maps(16)), "model")
-    with pytest.raises(AttachError, match=r"\[1, 3, 1, 1\] fits classify:5 \(3 classes\) or embed \("):
+    with pytest.raises(AttachError, match=r"\[1, 3, 1, 1\] fits classify:3 \(3 classes\) or embed \("):
         attach(Wish(maps(64)), "model")
     for file in (maps(16, task="semantic segmentation"), maps(16, names="red,green,blue"), maps(8)):
         assert "segment" in "\n".join(attach(Wish(file), "model").report.lines())

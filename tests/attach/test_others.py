@@ -195,7 +195,7 @@ def test_a_network_for_one_picture_whose_batch_cannot_be_opened_is_served_alone(
 
 
 def test_what_is_not_known_is_asked_for(tmp_path) -> None:
-    with pytest.raises(AttachError, match=r"--post: .* fits classify:5 \(3 classes\) or embed"):
+    with pytest.raises(AttachError, match=r"--post: .* fits classify:3 \(3 classes\) or embed"):
         attach(Wish(networks.classifier(tmp_path / "a.onnx", name="out")), "model")
     with pytest.raises(AttachError, match="--pre: the size of the input 'x' is open: say it, such as letterbox:640"):
         attach(Wish(networks.classifier(tmp_path / "b.onnx", shape=["batch", 3, "h", "w"])), "model")

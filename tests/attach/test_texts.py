@@ -203,6 +203,27 @@ def test_a_vector_of_a_network_of_a_fixed_size(made: Make, tmp_path: Path, size:
         )
 
 
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_text_without_tokens_is_refused(made: Make, tmp_path: Path, mask: bool) -> None:
+    """The mean over no tokens would be NaN. The text beside it gets its answer."""
+    own = tokenizer(tmp_path)
+    file = network(tmp_path / "net.onnx", mask=mask)
+    loaded = onnx.load(file)
+    pool = next(node for node in loaded.graph.node if node.op_type == "ReduceSum")
+    pool.CopyFrom(helper.make_node("ReduceMean", pool.input[:1], pool.output, keepdims=0, axes=[1]))
+    onnx.save(loaded, file)
+    model = made(file, pre=f"{tmp_path / 'vocab.txt'} bare", labels="a,b,c")
+    alone = model.send([{"json": {"text": ""}}, {"json": {"text": "   "}}])
+    for answer in alone:
+        assert answer.status_code == 400, answer.text
+        assert "the text has no tokens: expected a text that is not empty" in answer.json()["error"]
+    (both,) = model.send([{"json": [{"text": ""}, {"text": "good films"}]}])
+    first, second = both.json()["results"]
+    assert "the text has no tokens" in first["error"]
+    rows = TABLE[own.encode("good films", add_special_tokens=False).ids]
+    assert scores(second) == pytest.approx(softmax(rows.mean(0)), abs=1e-6)
+
+
 def test_outputs_are_those_of_the_text_alone(made: Make, tmp_path: Path) -> None:
     own = tokenizer(tmp_path)
     model = made(network(tmp_path / "net.onnx", pooled=False), pre=str(tmp_path / "vocab.txt"))
@@ -242,6 +263,13 @@ def test_spans_of_a_text(made: Make, tmp_path: Path, size: Any) -> None:
         assert found == [(*span, score) for span in spans], text
         assert all(begin < end <= len(text) for _, begin, end, _ in found)
     assert len(own.encode("The GOOD bad films!").ids) == 8
+
+
+def test_more_labels_than_classes_are_refused(library: Path, tmp_path: Path) -> None:
+    tokenizer(tmp_path)
+    wish = Wish(network(tmp_path / "net.onnx"), post="classify:9", libraries=[library])
+    with pytest.raises(AttachError, match="--post: classify:9 asks for more labels than the 3 classes"):
+        attach(wish, "m")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ def test_each_piece_is_that_of_a_decode_stream(run_op: RunOp, name: str, skip: b
     compared = 0
     for row, pieces in zip(rows, ours, strict=True):
         theirs = DecodeStream(skip_special_tokens=skip)
-        expected = list(itertools.takewhile(lambda piece: piece is not None, (step(theirs, tokenizer, id) for id in row)))
+        expected = list(
+            itertools.takewhile(lambda piece: piece is not None, (step(theirs, tokenizer, id) for id in row))
+        )
         assert pieces[: len(expected)] == expected, row
         compared += len(expected) == len(row)
     assert compared > 0.8 * len(rows)
@@ -106,7 +108,9 @@ def test_what_was_given_stays(run_op: RunOp) -> None:
     """The byte 0x80 turns the A before it into U+FFFD, which has been given."""
     tokenizer = hf.Tokenizer(hf.models.WordLevel({"<0x41>": 0, "<0x80>": 1, "b": 2}, unk_token="b"))
     tokenizer.decoder = hf.decoders.Sequence([hf.decoders.ByteFallback(), hf.decoders.Fuse()])
-    assert stream(run_op, [[0, 1, 2, 2]], {"tokenizer": tokenizer.to_str()}, end=True) == [["A", "", "\ufffdb", "b", ""]]
+    assert stream(run_op, [[0, 1, 2, 2]], {"tokenizer": tokenizer.to_str()}, end=True) == [
+        ["A", "", "\ufffdb", "b", ""]
+    ]
 
 
 def save(repository: Path, tokenizer: str) -> None:

@@ -48,6 +48,8 @@ def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
         raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
     x, classes, kind = scores(nodes, head)
+    if int(head.post.argument or 1) > classes:
+        raise AttachError(f"--post: classify:{head.post.argument} asks for more labels than the {classes} classes")
     return best(nodes, head, x, classes, kind), classes
 
 

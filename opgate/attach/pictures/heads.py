@@ -9,6 +9,7 @@ import numpy as np
 
 from opgate.attach.model.labels import KEYS, listed
 from opgate.attach.model.outputs import Output, are_probabilities, class_axis
+from opgate.attach.model.post import LABELS
 from opgate.attach.model.report import AttachError, shape_text
 from opgate.attach.pictures.facts import Network
 
@@ -205,16 +206,18 @@ def _two_axes(network: Network, output: Output) -> list[Guess]:
     labels = [
         key for key, text in network.metadata.items() if (listed(text) or []) and len(listed(text) or []) == count
     ]
-    classify = Guess("classify:5", f"{count} classes")
+    classify = f"classify:{min(LABELS, count)}"
     if count > 1 and are_probabilities(output.value):
-        return [Guess("classify:5", f"{shape_text(output.shape)}: its values sum to 1", ran=True)]
+        return [Guess(classify, f"{shape_text(output.shape)}: its values sum to 1", ran=True)]
     if labels:
-        return [Guess("classify:5", f"{count} classes, as the metadata '{labels[0]}' has")]
+        return [Guess(classify, f"{count} classes, as the metadata '{labels[0]}' has")]
     if any(word in name for word in _VECTOR_NAMES):
         return [Guess("embed", f"the output is called {output.name}")]
     if count == 1000 or any(word in name for word in _CLASS_NAMES):
-        return [Guess("classify:5", f"{count} classes, and the output is called {output.name}")]
-    return [classify, Guess("embed", f"a vector of {count} numbers")] if rows == 1 else []
+        return [Guess(classify, f"{count} classes, and the output is called {output.name}")]
+    if rows != 1:
+        return []
+    return [Guess(classify, f"{count} classes"), Guess("embed", f"a vector of {count} numbers")]
 
 
 def finds_text(network: Network) -> bool:
@@ -250,7 +253,8 @@ def _maps(network: Network, output: Output, size: tuple[int, int]) -> list[Guess
         if not coarse or _says_segment(network, classes):
             return [Guess("segment", f"{shape}: a map for each of {classes} classes")]
         if output.shape[2:] == (1, 1):
-            return [Guess("classify:5", f"{classes} classes"), Guess("embed", f"a vector of {classes} numbers")]
+            classify = f"classify:{min(LABELS, classes)}"
+            return [Guess(classify, f"{classes} classes"), Guess("embed", f"a vector of {classes} numbers")]
         return [
             Guess("segment", f"a map for each of {classes} classes"),
             Guess("the grid of a detector", "its boxes aren't decoded: export it with them"),

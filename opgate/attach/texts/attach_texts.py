@@ -208,7 +208,14 @@ def _add(nodes: Nodes, tokens: Tokens, roles: Roles) -> None:
         if each is not None:
             number = {"i64": TensorProto.INT64, "i32": TensorProto.INT32, "f32": TensorProto.FLOAT}[each.dtype]
             nodes.cast(name, number, "typed", to=each.name)
-    graph.add_status(nodes, IDS)
+    _add_status(nodes)
+
+
+def _add_status(nodes: Nodes) -> None:
+    """Adds the status of each row: 1 for a text without tokens, because a mean over none is no number."""
+    count = nodes.reduce("ReduceSum", MASK, 1, "tokens.count", keepdims=False)
+    none = nodes.add("Equal", [count, nodes.constant("none", 0, np.int64)], "tokens.none")
+    nodes.cast(none, TensorProto.INT32, "tokens.status", to=graph.STATUS)
 
 
 def _pad_id(tokens: Tokens) -> int:
@@ -279,6 +286,7 @@ def _takes(tokens: Tokens) -> takes.Takes:
         "this text",
         takes.json_sent(sample),
         " ".join(f"-F {name}='...'" for name in names),
+        statuses="1=the text has no tokens: expected a text that is not empty",
         wrong="Several texts are a JSON array of objects.",
         examples=lambda place: examples.lines(place, names),
     )
