@@ -139,7 +139,7 @@ def _unigram(hf: Any) -> Any:
 
 
 def _xlm_r(hf: Any) -> Any:
-    """Unigram as SentencePiece's files state it: a map of characters, spaces joined, and bytes for what has no token."""
+    """Unigram as SentencePiece's files state it: a map of characters, and bytes for what has no token."""
     tokenizer = hf.Tokenizer(hf.models.Unigram())
     n = hf.normalizers
     replaced = {"\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "e\u0301": "\u00e9", "\u200b": "", "\ufb01": "fi"}
