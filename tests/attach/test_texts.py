@@ -119,6 +119,7 @@ def test_texts_become_labels(made: Make, tmp_path: Path, form: str) -> None:
     (form_answer,) = model.send([{"data": {"text": TEXTS[0], "top_k": "1"}, "files": {"x": b""}}])
     assert form_answer.status_code == 400  # there is no input x
     assert "padding: 3 texts of several lengths" in model.report
+    assert 'string_value: "text=64,256,1024,4096"' in model.attached.config
 
 
 @pytest.mark.parametrize("word", ["", " cased"])
@@ -174,6 +175,7 @@ def test_without_a_mask_texts_run_alone(made: Make, tmp_path: Path) -> None:
     for text, answer in zip(TEXTS, predict(model, *({"text": text} for text in TEXTS)), strict=True):
         assert scores(answer) == pytest.approx(softmax(logits(own, text)), abs=1e-6)
     assert "one text at a time: without a mask" in model.report and "max_batch_size: 1\n" in model.attached.config
+    assert "length_buckets" not in model.attached.config
 
 
 @pytest.mark.parametrize("pool", ["mean-pool", "cls-pool", "last-pool", "max-pool"])

@@ -28,6 +28,8 @@ from opgate.ops_build.dtypes import DTYPES
 #: How many tokens a text has at most, if nothing says it.
 MAX_LENGTH = 512
 _MOST_TOKENS = 1 << 20
+#: Lengths of texts in characters. Those between two of them share a batch.
+_BUCKETS = "64,256,1024,4096"
 _MAX_BATCH_SIZE = 16
 #: Files beside a network that hold its tokenizer.
 _FILES = ("tokenizer.json", "vocab.txt")
@@ -109,7 +111,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     if fitted is not None and said.kind == "spans":
         fitted = text_heads.without_prefixes(fitted)
     batch = network_file.batch_size(wish.max_batch_size, _MAX_BATCH_SIZE, batched, why, report, answers)
-    made = attached(name, _takes(tokens), opened.model, (before, after), answers, batch, fitted, report)
+    made = attached(name, _takes(tokens, batch), opened.model, (before, after), answers, batch, fitted, report)
     network_file.compare(network, made.model, feeds, "texts", report)
     return made
 
@@ -272,11 +274,14 @@ def _like(value: Array, row: Array) -> Array:
     return wide
 
 
-def _takes(tokens: Tokens) -> takes.Takes:
+def _takes(tokens: Tokens, batch: int) -> takes.Takes:
     names = _names(tokens)
     sample = dict(zip(names, ("Berlin is the capital of Germany.", "What is the capital?"), strict=False))
     inputs = [helper.make_tensor_value_info(name, TensorProto.STRING, [takes.BATCH, 1]) for name in names]
     config = [f'input {{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] }}' for name in names]
+    if batch > 1:
+        buckets = ";".join(f"{name}={_BUCKETS}" for name in names)
+        config.append(f'parameters {{ key: "length_buckets" value {{ string_value: "{buckets}" }} }}')
     return takes.Takes(
         "text",
         inputs,
