@@ -228,4 +228,4 @@ def run_reference(op: Op, reference: Callable[..., Any], case: Case) -> dict[str
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
     if len(arrays) != len(op.outputs):
         raise ValueError(f"expected a tuple of {len(op.outputs)} arrays, one for each output, got {len(arrays)}")
-    return {tensor.name: np.asarray(array) for tensor, array in zip(op.outputs, arrays, strict=True)}
+    return {tensor.name: np.asanyarray(array) for tensor, array in zip(op.outputs, arrays, strict=True)}

@@ -39,7 +39,7 @@ def squash(x, *, factor):
 REFUSED = [
     ("    if x > 0:\n        return x\n    return -x", r"op\.py:6: a branch on a value: .* write np\.where"),
     ("    return max(x, 0)", r"op\.py:6: .* write np\.minimum, np\.maximum"),
-    ("    return math.exp(x)", r"op\.py:6: .* take functions of NumPy, not of math"),
+    ("    return math.exp(x)", r"op\.py:6: .* take functions of NumPy, not of math, np\.where"),
     ("    return np.sort(x)", r"op\.py:6: np\.sort is no function of formulas\. They have np\.add, .*opgate\.erf"),
     ("    return np.gcd(x, x)", r"op\.py:6: np\.gcd is no function of formulas"),
     ("    return np.add.reduce(x)", r"op\.py:6: np\.add\.reduce is no function of formulas"),
@@ -56,7 +56,9 @@ REFUSED = [
     ("    return x + 2**40", r"op\.py:6: 1099511627776 is beyond int32, -2147483648 to 2147483647"),
     ("    return x / 2", r"op\.py:6: divide of int32 is no int32: write //"),
     ("    return x, x", r"op\.py:4: expected 1 results, one for each output, got 2"),
-    ("    return None", r"op\.py:4: expected an element, an attribute or a number, got a NoneType"),
+    ("    x + 1", r"op\.py:4: expected an element, an attribute or a number, got None: does the function return\?"),
+    ("    x[x > 0] = 0", r"op\.py:6: a formula sees one element of each tensor"),
+    ("    return np.where(x > 0)", r"op\.py:6: np\.where takes a condition and two values here, got 1"),
     ("    return unknown", r"op\.py:6: NameError: name 'unknown' is not defined"),
     ("    return x +", r"op\.py:6: SyntaxError"),
 ]
@@ -208,7 +210,17 @@ def test_what_no_formula_can_be_is_refused_with_its_line(library, tmp_path, body
         ),
         (("float=2", "float[]=[]"), r"op\.py:4: attribute 'factor' has any length: write float\[3\]"),
         (("squash.formula()", ""), r"op\.py:4: Squash has no formula, .* write squash\.formula\(\)"),
-        (("import math", "import nothing_of_this_name"), r"op\.py:1: ModuleNotFoundError"),
+        (
+            ("return x", "return x\n@opgate.op('More(x: f32[...]) -> (y: f32[...])')\ndef more(x):\n    return x"),
+            r"op\.py:1",
+        ),
+        (
+            ("x: T[...];", "grad_y: T[...];"),
+            r"op\.py:4: call 'grad_y' otherwise: the gradient has an input of this name",
+        ),
+        (("x: T[...];", "lambda: T[...];"), r"op\.py:4: call 'lambda' otherwise: it is a word of Python"),
+        (("factor)", "factor=1)"), r"op\.py:4: leave out factor=1: the signature has the default"),
+        (("import math", "import nothing_of_this_name"), r"op\.py:1: ModuleNotFoundError: .*: a helper is a part of"),
     ],
 )
 def test_what_no_op_can_be_is_refused_with_its_line(library, tmp_path, change, message):
@@ -217,6 +229,67 @@ def test_what_no_op_can_be_is_refused_with_its_line(library, tmp_path, change, m
     folder = op_py(tmp_path / "squash", text.replace(*change))
     with pytest.raises(OpFileError, match=message):
         OpFolder(folder).generated_sources()
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ("{'factor': factor > 0}", r"op\.py:8: a check returns .* with an attribute, a condition and a text"),
+        ("{'other': (factor > 0, '')}", r"op\.py:8: a check returns .* with an attribute"),
+        ("factor > 0", r"op\.py:8: a check returns .*, got a Traced"),
+        ("{'factor': (factor, '')}", r"op\.py:8: attribute 'factor': expected a condition, such as factor > 0"),
+    ],
+)
+def test_a_check_that_is_none(library, tmp_path, check, message):
+    text = f"{HEAD}    return x\nsquash.formula()\n@squash.check\ndef _(*, factor):\n    return {check}\n"
+    with pytest.raises(OpFileError, match=message):
+        OpFolder(op_py(tmp_path / "squash", text)).generated_sources()
+
+
+@pytest.mark.parametrize(
+    ("cases", "message"),
+    [
+        ("1 / 0", r"op\.py:8: ZeroDivisionError"),
+        ("['a text']", r"op\.py:8: expected opgate\.Case\(name, inputs\), got 'a text'"),
+        ("[opgate.Case('small', {'z': np.ones(3)})]", r"op\.py:8: case 'small': expected the inputs x, got z"),
+    ],
+)
+def test_cases_that_are_none(library, tmp_path, cases, message):
+    text = f"{HEAD}    return x\nsquash.formula()\n@squash.cases\ndef _(types):\n    return {cases}\n"
+    with pytest.raises(OpFileError, match=message):
+        OpFolder(op_py(tmp_path / "squash", text)).cases({"T": np.dtype(np.float32)})
+
+
+def test_the_reference_has_the_digits_of_f64_and_the_dtype_of_the_formula(library, tmp_path):
+    text = HEAD.replace("|i32", "") + "    return np.maximum(x, np.finfo(x.dtype).tiny) ** 0.1 + 1e-9 * factor\n"
+    reference = OpFolder(op_py(tmp_path / "squash", text + "squash.formula()\n")).reference
+    (y,) = reference(x=np.zeros(3, np.float32), factor=1.0)
+    assert y.dtype == np.float32 and y[0] == np.float32(float(np.finfo(np.float32).tiny) ** 0.1 + 1e-9)
+    (y,) = reference(x=np.zeros(3), factor=1.0)
+    assert y[0] == np.finfo(np.float64).tiny ** 0.1 + 1e-9
+
+
+def test_beside_a_step_a_gradient_may_be_either(library, tmp_path):
+    """Whether 0.2 * 2.5 + 0.5 is beyond 1 depends on how it is rounded."""
+    text = HEAD.replace("|i32", "").replace("float=2", "float=0.2") + "    return np.clip(factor * x + 0.5, 0, 1)\n"
+    folder = OpFolder(op_py(tmp_path / "squash", text + "squash.formula()\n"), backward=True)
+    (gradient,) = folder.reference(x=np.array([2.5, -2.5, 1, 7], "f"), grad_y=np.ones(4, "f"))
+    assert np.ma.getmaskarray(gradient).tolist() == [True, True, False, False]
+    assert gradient.data[2:].tolist() == [np.float32(0.2), 0]
+
+
+def test_a_surrogate_gradient_is_held_to_nothing(library, tmp_path):
+    text = HEAD.replace("|i32", "") + "    return np.rint(factor * x)\nsquash.formula()\n"
+    text += "@squash.surrogate_gradient\ndef _(grad_y, *, factor):\n    return grad_y * factor\n"
+    folder = OpFolder(op_py(tmp_path / "squash", text), backward=True)
+    assert folder.reference(grad_y=np.array([3.0], "f"))[0].tolist() == [6]
+
+
+def test_a_setting_chooses_and_a_number_is_for_all_elements(library, tmp_path):
+    text = HEAD.replace("float=2", "bool=true") + "    return np.where(factor, 3, x)\nsquash.formula()\n"
+    folder = OpFolder(op_py(tmp_path / "squash", text))
+    assert 'attributes.boolean("factor") == false' in folder.generated_sources()["squash.h"]
+    assert folder.reference(x=np.zeros((2, 2), "f"), factor=True)[0].tolist() == [[3, 3], [3, 3]]
 
 
 def test_an_op_has_an_op_py_or_sources(library, tmp_path):

@@ -31,7 +31,8 @@ def tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
 def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -> str | None:
     """Returns a text that describes how `actual` differs from `expected`, or None if it doesn't differ.
 
-    An element differs if |actual - expected| > atol + rtol |expected|. NaN equals NaN. Shapes and dtypes must be equal,
+    An element differs if |actual - expected| > atol + rtol |expected|. NaN equals NaN, and anything an element that
+    `expected` masks. Shapes and dtypes must be equal,
     but bf16 may come as another dtype.
     """
     if actual.shape != expected.shape:
@@ -42,12 +43,13 @@ def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -
     if actual.dtype != expected.dtype and expected.dtype.name != "bfloat16":
         return f"expected dtype {expected.dtype}, got {actual.dtype}"
     rtol, atol = tolerance
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    a, e = actual.astype(np.float64), np.ma.getdata(expected).astype(np.float64)
     if expected.dtype.kind in "iub" and rtol == atol == 0:  # a double doesn't hold every i64
         close = actual == expected
     else:
         with np.errstate(invalid="ignore"):
             close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    close = np.asarray(close) | np.ma.getmaskarray(expected)
     if close.all():
         return None
     positions = np.argwhere(~close)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from opgate.ops_build.op_table import Op
 _STEP = 6e-6
 #: How far a gradient may be from the differences, relative to the greater of both or of 1.
 _TOLERANCE = 1e-4
+#: A step is at least so high, relative to the result or to 1.
+_STEP_AT_LEAST = 1e-3
 #: No more elements than these are tried: the function is called twice for each input.
 _MOST = 4096
 
@@ -72,3 +74,22 @@ def check_gradient(
                         f"the gradient of '{changed}' is no slope of {op.name}: at {place} it is {given[at]:.9g}, and "
                         f"differences give {expected[at]:.9g}"
                     )
+
+
+def beside_steps(
+    function: Callable[[Mapping[str, Array]], list[Any]],
+    values: Mapping[str, Array],
+    dtype: np.dtype[Any],
+    results: Sequence[Array],
+) -> list[Array]:
+    """Returns where results of a function of elements are beside a step: where inputs that differ by a few rounding
+    errors of `dtype` give something else. How a formula rounds there says which side an engine finds."""
+    epsilon = 4 * float(np.finfo(dtype).eps)
+    unsure = [np.zeros(result.shape, bool) for result in results]
+    with np.errstate(all="ignore"):
+        for signs in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+            factors = [1 + sign * epsilon for sign in signs]
+            moved = {name: array * factors[place % 2] for place, (name, array) in enumerate(values.items())}
+            for place, (result, there) in enumerate(zip(results, function(moved), strict=True)):
+                unsure[place] |= np.abs(there - result) > _STEP_AT_LEAST * np.maximum(1, np.abs(result))
+    return unsure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import keyword
 import re
 import sys
 import traceback
@@ -19,14 +20,14 @@ import numpy as np
 from opgate.ops_build.case import Array, Case, with_gradients
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
 from opgate.ops_build.python_ops.derivative import evaluated
-from opgate.ops_build.python_ops.differences import check_gradient
+from opgate.ops_build.python_ops.differences import beside_steps, check_gradient
 from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
 from opgate.ops_build.python_ops.tracing import choices_of, formula_of, limits_of, names_in
-from opgate.ops_build.python_ops.trials import rounded, usual_cases
+from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual_cases
 
 FILE = "op.py"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -99,10 +100,12 @@ class OpFile:
             wide = {name: array.astype(np.float64) for name, array in values.items()}
             exact = _of_shape(like, evaluated(results, {**wide, **attributes}))
             named = {output.name: array for output, array in zip(op.outputs, exact, strict=True)}
-            check_gradient(self.op, self.python.function, values, attributes, named)
+            if not self.python.surrogate:
+                check_gradient(self.op, self.python.function, values, attributes, named)
             held = _of_shape(like, evaluated(results, {**values, **attributes}))
             arrays = [np.where(np.isfinite(a) | ~np.isfinite(b), b, a) for a, b in zip(held, exact, strict=True)]
-            return tuple(arrays)
+            unsure = beside_steps(lambda moved: evaluated(results, {**moved, **attributes}), wide, like.dtype, exact)
+            return tuple(np.ma.masked_array(a, mask) for a, mask in zip(arrays, unsure, strict=True))
 
         return rounded(op, compute, wide=False)
 
@@ -110,13 +113,29 @@ class OpFile:
         """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
         FileNotFoundError if there are none."""
         if self.python.cases_function is not None:
-            return list(self.python.cases_function(types))
+            return self._stated_cases(self.python.cases_function, types)
         if not self.op.elementwise or any(attribute.required for attribute in self.op.attributes):
             raise FileNotFoundError(
                 f"{self.python.place}: {self.op.name} has no cases, and none can be made up: state them with "
                 f"@{self.python.__name__}.cases"
             )
         return list(usual_cases(self.op, types))
+
+    def _stated_cases(self, function: Callable[..., Any], types: _Types) -> list[Case]:
+        place = place_of(function)
+        try:
+            found = list(function(types))
+        except Exception as error:  # whatever the author's code raises
+            raise OpFileError(f"{place}: {type(error).__name__}: {error}") from error
+        known = {tensor.name for tensor in self.op.inputs}
+        for case in found:
+            if not isinstance(case, Case):
+                raise OpFileError(f"{place}: expected opgate.Case(name, inputs), got {case!r}")
+            if not case.error and case.inputs.keys() != known:
+                raise OpFileError(
+                    f"{place}: case '{case.name}': expected the inputs {', '.join(known)}, got {', '.join(case.inputs)}"
+                )
+        return found
 
     def large(self, types: _Types) -> Case | None:
         return None if self.python.large_function is None else self.python.large_function(types)
@@ -159,7 +178,7 @@ def _read(file: Path, *_: int) -> OpFile:
     module = _executed(file)
     found = {id(value): value for value in vars(module).values() if isinstance(value, PythonOp)}
     named = [op for op in found.values() if snake_case(_tag(op)) == file.parent.name]
-    if len(named) != 1:
+    if len(named) != 1 or len(found) != 1:
         names = ", ".join(_tag(op) for op in found.values()) or "none"
         raise OpFileError(
             f"{file}:1: expected one op that is called like its folder, {file.parent.name} in snake_case, got {names}"
@@ -175,6 +194,7 @@ def op_file_of(python: PythonOp, file: Path) -> OpFile:
         raise OpFileError(f"{python.place}: signature, {error}") from None
     except ParserError as error:
         raise OpFileError(f"{python.place}: {error}") from None
+    _check_names(op, python)
     _check_parameters(op, python.function)
     return OpFile(file, python, replace(op, doc=python.doc))
 
@@ -194,7 +214,8 @@ def _executed(file: Path) -> Any:
     except Exception as error:  # whatever the author's code raises
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = lines[-1] if lines else getattr(error, "lineno", None) or 1
-        raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}") from error
+        hint = ": a helper is a part of op.py, or of an installed package" * isinstance(error, ModuleNotFoundError)
+        raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}{hint}") from error
     return module
 
 
@@ -202,6 +223,18 @@ def _tag(python: PythonOp) -> str:
     """Returns the name in a signature."""
     found = re.match(r"(?:<[^>]*>)?\s*(\w+)", python.signature)
     return found[1] if found else python.signature
+
+
+def _check_names(op: Op, python: PythonOp) -> None:
+    """Raises OpFileError for names that Python or the op's gradient have for something else, and for too many."""
+    names = [*(tensor.name for tensor in op.inputs), *(attribute.name for attribute in op.attributes)]
+    taken = {f"grad_{output.name}" for output in op.outputs}
+    for name in names:
+        if keyword.iskeyword(name) or name in taken:
+            why = "the gradient has an input of this name" if name in taken else "it is a word of Python"
+            raise OpFileError(f"{python.place}: call '{name}' otherwise: {why}")
+    if len(op.inputs) > MOST_INPUTS:
+        raise OpFileError(f"{python.place}: expected {MOST_INPUTS} inputs or fewer, got {len(op.inputs)}")
 
 
 def _check_parameters(op: Op, function: Callable[..., Any]) -> None:
@@ -220,3 +253,9 @@ def _check_parameters(op: Op, function: Callable[..., Any]) -> None:
             f"{place_of(function)}: expected the parameters ({expected}), those of the signature, got "
             f"{inspect.signature(function)}"
         )
+    stated = {attribute.name: attribute.default for attribute in op.attributes}
+    for parameter in parameters:
+        if parameter.default is not inspect.Parameter.empty and parameter.default != stated.get(parameter.name):
+            raise OpFileError(
+                f"{place_of(function)}: leave out {parameter.name}={parameter.default!r}: the signature has the default"
+            )

@@ -26,6 +26,7 @@ class PythonOp:
         self.signature, self.doc, self.function = signature, doc, function
         self.formula_function: _Function | None = None
         self.gradient_function: _Function | None = None
+        self.surrogate = False
         self.cases_function: _Cases | None = None
         self.large_function: Callable[[Mapping[str, np.dtype[Any]]], Case] | None = None
         self.check_function: _Function | None = None
@@ -57,11 +58,17 @@ class PythonOp:
         return self
 
     def gradient(self, function: _Function) -> PythonOp:
-        """States the gradient. The function takes `grad_<output>`, and of the inputs, outputs and attributes those that
-        it names. It returns the gradient of each input, None for one without. A formula needs none: its derivative is
-        made from it."""
+        """States the gradient, which `opgate verify` holds to differences. The function takes `grad_<output>`, and of
+        the inputs, outputs and attributes those that it names. It returns the gradient of each input, None for one
+        without. A formula needs none: its derivative is made from it."""
         self.gradient_function = function
         return self
+
+    def surrogate_gradient(self, function: _Function) -> PythonOp:
+        """States a gradient that is not the slope, such as 1 for a function that rounds. Nothing holds it to
+        differences."""
+        self.surrogate = True
+        return self.gradient(function)
 
     def cases(self, function: _Cases) -> PythonOp:
         """States what `opgate verify` tries: a generator of opgate.Case. It gets the dtypes of the type variables."""

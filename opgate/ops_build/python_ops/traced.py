@@ -35,6 +35,8 @@ class Trace:
             raise FormulaError("True and False are no numbers: write 1 and 0, or a comparison")
         if isinstance(value, (int, float)):
             return Traced(self, self.graph.number(value))
+        if value is None:
+            raise FormulaError("expected an element, an attribute or a number, got None: does the function return?")
         raise FormulaError(f"expected an element, an attribute or a number, got {_described(value)}")
 
     def apply(self, name: str, *arguments: object) -> Traced:
@@ -109,27 +111,36 @@ def _folded(name: str, values: list[Any]) -> Number:
     return result.item() if isinstance(result, (np.generic, np.ndarray)) else result  # type: ignore[no-any-return]
 
 
-#: Functions of NumPy that are no ufuncs.
-_OTHERS: Mapping[Any, Callable[..., Any]] = {
-    np.where: lambda c, a, b: trace_of(c, a, b).apply("select", c, a, b),
-    np.clip: lambda x, low=None, high=None: _clip(x, low, high),
-    np.round: lambda x, decimals=0: _round(x, decimals),
-}
-
-
 def trace_of(*values: object) -> Trace:
     return next(value.trace for value in values if isinstance(value, Traced))
 
 
-def _clip(x: Any, low: Any, high: Any) -> Any:
+def _where(*given: Any) -> Any:
+    if len(given) != 3:
+        raise FormulaError(f"np.where takes a condition and two values here, got {len(given)}")
+    condition, a, b = given
+    if isinstance(condition, bool):  # of an attribute
+        return a if condition else b
+    return trace_of(*given).apply("select", *given)
+
+
+def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
     x = x if low is None else np.maximum(x, low)
     return x if high is None else np.minimum(x, high)
 
 
-def _round(x: Any, decimals: int) -> Any:
+def _round(x: Any, decimals: int = 0) -> Any:
     if decimals:
         raise FormulaError("np.round rounds to whole numbers here: write np.rint(x * 100) / 100")
     return np.rint(x)
+
+
+#: Functions of NumPy that are no ufuncs.
+_OTHERS: Mapping[Any, Callable[..., Any]] = {
+    np.where: _where,
+    np.clip: _clip,
+    np.round: _round,
+}
 
 
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
@@ -198,7 +209,10 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         return _OTHERS[function](*arguments, **options)
 
     def _no_number(self, *_: object) -> Any:
-        raise FormulaError("a formula has no values while it is traced: take functions of NumPy, not of math")
+        raise FormulaError(
+            "a formula has no values while it is traced: take functions of NumPy, not of math, np.where in place of an "
+            "assignment, and a range of a known number"
+        )
 
     __float__ = __int__ = __index__ = __complex__ = _no_number
 
@@ -212,7 +226,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         what = f": it has no .{name}" if name else ""
         raise FormulaError(f"a formula sees one element of each tensor, which has no shape, no axis and no parts{what}")
 
-    __getitem__ = __len__ = __iter__ = __array__ = _no_array
+    __getitem__ = __setitem__ = __len__ = __iter__ = __array__ = _no_array
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -108,10 +108,21 @@ def limits_of(op: Op, function: Callable[..., Any] | None) -> list[Limit]:
     if function is None:
         return []
     trace = Trace(Graph(), np.dtype(np.float64))
-    names = inspect.signature(function).parameters
-    values = {each.name: _attribute(trace, each) for each in op.attributes if each.name in names}
+    place = place_of(function)
+    known = {each.name: each for each in op.attributes if each.kind in ("int", "float")}
+    for name in inspect.signature(function).parameters:
+        if name not in known:
+            numbers = ", ".join(known) or "and there are none"
+            raise FormulaError(f"{place}: a check takes attributes that are numbers, {numbers}, and not {name}")
+    values = {name: _attribute(trace, known[name]) for name in inspect.signature(function).parameters}
     found = []
-    for name, stated in called(function, [], values).items():
+    limits = called(function, [], values)
+    form = 'a check returns {"high": (high > 0, "a number above 0")}'
+    if not isinstance(limits, dict):
+        raise FormulaError(f"{place}: {form}, got a {type(limits).__name__}")
+    for name, stated in limits.items():
+        if name not in known or not isinstance(stated, tuple) or len(stated) != 2:
+            raise FormulaError(f"{place}: {form}, with an attribute, a condition and a text")
         condition, expected = stated
         if not isinstance(condition, Traced) or condition.node.kind is not Kind.SETTING:
             raise FormulaError(f"{place_of(function)}: attribute '{name}': expected a condition, such as {name} > 0")
