@@ -60,6 +60,7 @@ REFUSED = [
     ("    x[x > 0] = 0", r"op\.py:6: a formula sees one element of each tensor"),
     ("    return np.where(x > 0)", r"op\.py:6: np\.where takes a condition and two values here, got 1"),
     ("    return unknown", r"op\.py:6: NameError: name 'unknown' is not defined"),
+    ("    return x\nsys = __import__('sys')\nsys.exit(3)", r"op\.py:8: SystemExit: 3"),
     ("    return x +", r"op\.py:6: SyntaxError"),
 ]
 
@@ -290,6 +291,38 @@ def test_a_setting_chooses_and_a_number_is_for_all_elements(library, tmp_path):
     folder = OpFolder(op_py(tmp_path / "squash", text))
     assert 'attributes.boolean("factor") == false' in folder.generated_sources()["squash.h"]
     assert folder.reference(x=np.zeros((2, 2), "f"), factor=True)[0].tolist() == [[3, 3], [3, 3]]
+
+
+def test_an_op_py_that_changes_within_a_second_is_read_again(library, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    folder = tmp_path / "squash"
+    for factor in (3, 4, 5):
+        text = HEAD + f"    return {factor} * x\nsquash.formula()\n"
+        assert f"V({factor})" in OpFolder(op_py(folder, text)).generated_sources()["squash.h"]
+    assert not (folder / "__pycache__").exists()
+
+
+def test_the_gradient_of_a_result_and_a_required_attribute(library, tmp_path):
+    text = HEAD.replace("|i32", "").replace("float=2", "float") + "    return np.exp(x) + factor\nsquash.formula()\n"
+    text += "@squash.cases\ndef _(types):\n"
+    text += "    yield opgate.Case('one', {'x': np.ones(2, types['T'])}, {'factor': 3.0})\n"
+    folder = OpFolder(op_py(tmp_path / "squash", text), backward=True)
+    (case,) = folder.cases({"T": np.dtype(np.float64)})
+    np.testing.assert_allclose(folder.reference(**case.inputs)[0], np.e * case.inputs["grad_y"])
+    own = text.replace("+ factor", "* factor") + "@squash.gradient\ndef _(grad_y, y):\n    return grad_y * y\n"
+    folder = OpFolder(op_py(tmp_path / "own" / "squash", own), backward=True)
+    (case,) = folder.cases({"T": np.dtype(np.float64)})
+    np.testing.assert_allclose(case.inputs["y"], 3 * np.e)
+
+
+def test_numbers_that_integers_lack(library, tmp_path):
+    """What is computed from attributes is looked at in the call, and a number beyond 64 bits is a float."""
+    text = HEAD.replace("f32|f64|i32", "i8").replace("float=2", "int=2") + "    return np.minimum(x, 2 * factor)\n"
+    header = OpFolder(op_py(tmp_path / "squash", text + "squash.formula()\n")).generated_sources()["squash.h"]
+    assert 'formula::fits<V>("factor", setting_0)' in header and "std::int64_t(2)" in header
+    text = HEAD.replace("|i32", "") + "    return x * 10**20 + 2**63\nsquash.formula()\n"
+    header = OpFolder(op_py(tmp_path / "other" / "squash", text)).generated_sources()["squash.h"]
+    assert ("V(1e+20)" in header and "V(9.223372036854775808e+18)" in header) or "V(9.223372036854776e+18)" in header
 
 
 def test_an_op_has_an_op_py_or_sources(library, tmp_path):

@@ -165,10 +165,11 @@ def test_groups_are_equal_if_the_values_are(repository, load, requests):
     ("text", "message"),
     [
         ("words=2", "'words' is not an input, the inputs are x, t, word"),
-        ("word", "expected word and ascending sizes, word=64,256, got 'word'"),
-        ("word=2,2", "expected word and ascending sizes"),
-        ("word=0,2", "expected word and ascending sizes"),
-        ("word=a", "expected word and ascending sizes"),
+        ("word", "expected each input once, word and ascending sizes, word=64,256, got 'word'"),
+        ("word=2,2", "expected each input once, word and ascending sizes"),
+        ("word=0,2", "expected each input once, word and ascending sizes"),
+        ("word=a", "expected each input once, word and ascending sizes"),
+        ("word=2;word=3", "expected each input once, word and ascending sizes"),
     ],
 )
 def test_buckets_that_are_none(repository, reason, text, message):

@@ -378,7 +378,7 @@ OPGATE_HOST_DEVICE V copysign(V x, V y) {
   return std::copysign(x, y);
 }
 
-/// The error of an attribute whose value the integers V don't have.
+/// The error of attributes from which a number is computed that the integers V don't have.
 template <typename V>
 Status fits(const char* name, std::int64_t value) {
   if constexpr (std::is_integral_v<V>) {

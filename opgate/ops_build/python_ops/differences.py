@@ -9,7 +9,7 @@ import numpy as np
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.op_gradients import inputs_of
-from opgate.ops_build.op_table import Op
+from opgate.ops_build.op_table import Attribute, Op
 
 #: A difference is taken over so much of a number, or of 1 if it is less than 1: the error of f64 divided by it is about
 #: its square.
@@ -43,7 +43,7 @@ def check_gradient(
     # An output whose gradient is not taken has no slope anywhere.
     taken = [values.get(f"grad_{output.name}", np.zeros(size)) for output in op.outputs]
     of_outputs = [gradient.reshape(-1)[:_MOST] for gradient in taken]
-    own = {attribute.name: attributes.get(attribute.name, attribute.default) for attribute in op.attributes}
+    own = {each.name: attributes.get(each.name, _any_value(each)) for each in op.attributes}
 
     def total(changed: Mapping[str, Array]) -> list[Array]:
         results = function(*(changed[name] for name in names), **own)
@@ -74,6 +74,14 @@ def check_gradient(
                         f"the gradient of '{changed}' is no slope of {op.name}: at {place} it is {given[at]:.9g}, and "
                         f"differences give {expected[at]:.9g}"
                     )
+
+
+def _any_value(attribute: Attribute) -> Any:
+    """Returns a value of an attribute that a gradient doesn't depend on."""
+    if not attribute.required:
+        return attribute.default
+    value: Any = attribute.choices[0] if attribute.choices else {"int": 1, "float": 0.5, "bool": False}[attribute.kind]
+    return [value] * (attribute.length or 1) if attribute.list else value
 
 
 def beside_steps(

@@ -51,6 +51,8 @@ class Graph:
         return self._nodes[key]
 
     def number(self, value: Number) -> Node:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            value = float(value)
         return self.node("number", Kind.INTEGER if isinstance(value, int) else Kind.REAL, value=value)
 
 

@@ -179,14 +179,17 @@ class _Formula:
 
     def _refusal(self) -> Iterator[str]:
         """Yields the function that refuses whole numbers which the tensors' integers don't have."""
-        whole = [node for node in self._scalars if node.kind is Kind.INTEGER and node.what == "attribute"]
+        whole = [node for node in self._scalars if node.kind is Kind.INTEGER]
         if not whole or not any("int" in dtype for dtype in self._choice.results):
             return
         yield "  template <typename V>"
         yield "  Status refusal() const {"
         for member, node in self._members():
             if node in whole:
-                yield f'    OPGATE_RETURN_IF_ERROR(formula::fits<V>("{node.value}", {member}));'
+                names = " and ".join(
+                    dict.fromkeys(str(each.value) for each in in_order([node]) if each.what == "attribute")
+                )
+                yield f'    OPGATE_RETURN_IF_ERROR(formula::fits<V>("{names}", {member}));'
         yield "    return {};"
         yield "  }"
 

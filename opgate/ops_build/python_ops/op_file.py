@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import keyword
+import linecache
 import re
 import sys
 import traceback
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -148,6 +149,8 @@ class OpFile:
         for output in self.op.outputs:
             found = list(with_gradients(found, f"grad_{output.name}", self.op.inputs[0].name))
         names = [tensor.name for tensor in op.inputs]
+        if not {output.name for output in self.op.outputs}.isdisjoint(names):
+            found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
         attributes = {attribute.name for attribute in op.attributes}
         return [
             replace(
@@ -159,6 +162,11 @@ class OpFile:
             for case in found
         ]
 
+    def _outputs(self, case: Case) -> dict[str, Any]:
+        own = {tensor.name: case.inputs[tensor.name] for tensor in self.op.inputs}
+        arrays = self.reference()(**own, **case.attributes)
+        return {output.name: array for output, array in zip(self.op.outputs, arrays, strict=True)}
+
     def _traced(self, trace: Callable[[], _Result]) -> _Result:
         try:
             return trace()
@@ -169,13 +177,12 @@ class OpFile:
 
 def read_op_file(file: Path) -> OpFile:
     """Executes an op.py, if it has changed since it was last executed. Raises OpFileError."""
-    stat = file.stat()
-    return _read(file.resolve(), stat.st_mtime_ns, stat.st_size)
+    return _read(file.resolve(), file.read_bytes())
 
 
 @functools.lru_cache(maxsize=512)
-def _read(file: Path, *_: int) -> OpFile:
-    module = _executed(file)
+def _read(file: Path, source: bytes) -> OpFile:
+    module = _executed(file, source)
     found = {id(value): value for value in vars(module).values() if isinstance(value, PythonOp)}
     named = [op for op in found.values() if snake_case(_tag(op)) == file.parent.name]
     if len(named) != 1 or len(found) != 1:
@@ -203,15 +210,14 @@ def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:
     return [np.broadcast_to(np.asarray(value), like.shape) for value in values]
 
 
-def _executed(file: Path) -> Any:
-    name = f"opgate_op_{abs(hash(str(file)))}_op"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+def _executed(file: Path, source: bytes) -> ModuleType:
+    module = ModuleType(f"opgate_op_{abs(hash(str(file)))}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module
+    linecache.checkcache(str(file))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the author's code raises
+        exec(compile(source, str(file), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:  # whatever the author's code raises
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = lines[-1] if lines else getattr(error, "lineno", None) or 1
         hint = ": a helper is a part of op.py, or of an installed package" * isinstance(error, ModuleNotFoundError)

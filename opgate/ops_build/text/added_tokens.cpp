@@ -60,8 +60,13 @@ AddedTokens::AddedTokens(const Json& json, const Model& model, const Normalizer*
     if (flag("special")) special_.insert(content);
     tokens_[*id] = std::move(token);
   }
+  // Of two tokens that are one text when they are normalized, the later one is found.
+  std::vector<std::uint32_t> in_order;
+  for (const auto& [id, token] : tokens_) in_order.push_back(id);
+  std::ranges::sort(in_order);
   std::vector<Trie::Entry> entries[2];
-  for (const auto& [id, token] : tokens_) {
+  for (const std::uint32_t id : in_order) {
+    const Added& token = tokens_.at(id);
     const std::string& text = normalized[id] ? token.decoded : token.content;
     if (text.empty())
       throw TokenizerError("added_tokens: nothing is left of '" + token.content + "' when it is normalized");

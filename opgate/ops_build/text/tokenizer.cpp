@@ -133,9 +133,9 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_speci
   }
   if (decoder_) decoder_->apply(parts);
   std::string text;
-  for (const std::string& part : parts) {
-    if (!decoder_ && !text.empty()) text += ' ';
-    text += part;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!decoder_ && i > 0) text += ' ';
+    text += parts[i];
   }
   return text;
 }

@@ -12,6 +12,9 @@ from opgate.service.core.spec import ModelSpec
 #: Bytes that such an input may have. They are compared on the event loop.
 MAX_GROUP_BYTES = 4096
 
+#: Strings whose lengths are looked at.
+MAX_STRINGS = 4096
+
 
 def group_of(spec: ModelSpec, request: Request) -> Hashable:
     """Returns a value that two requests share only if their inputs of `batch_by` are equal, and the longest rows of
@@ -22,19 +25,21 @@ def group_of(spec: ModelSpec, request: Request) -> Hashable:
     """
     values = [_value(spec, name, request.inputs[name]) for name in spec.batch_by if name in request.inputs]
     buckets = [
-        bisect_left(sizes, _longest(request.inputs[name]))
+        bisect_left(sizes, _longest(request.inputs[name])) if name in request.inputs else -1
         for name, sizes in spec.length_buckets.items()
-        if name in request.inputs
     ]
     return tuple(values + buckets)
 
 
 def _longest(array: Array) -> int:
-    """Returns the length of the longest row: its elements, or the characters of its strings."""
+    """Returns the length of the longest row: its elements, or the characters of its strings. It looks at some thousand
+    strings, no more: this happens on the event loop, and a wrong bucket changes no answer."""
     if array.dtype != object or not array.size:
         return array.size // max(1, len(array))
-    lengths = list(map(len, array.reshape(-1).tolist()))
     each = array.size // len(array)
+    if each > MAX_STRINGS:
+        return each
+    lengths = list(map(len, array[: max(1, MAX_STRINGS // each)].reshape(-1).tolist()))
     return max(lengths) if each == 1 else max(sum(lengths[at : at + each]) for at in range(0, len(lengths), each))
 
 

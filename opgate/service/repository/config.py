@@ -28,9 +28,9 @@ CUDA_PARAMETERS = frozenset({
 })  # fmt: skip
 # Those that say how requests share a batch.
 BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets"})
-# Those that say how a model runs, which an ensemble doesn't.
-#: A bucket is no larger than this.
+# A bucket is no larger than this.
 _LARGEST_BUCKET = 1 << 31
+# Those that say how a model runs, which an ensemble doesn't.
 _RUN_PARAMETERS = BATCH_PARAMETERS | {"isolation", "max_latency_ms"}
 PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",

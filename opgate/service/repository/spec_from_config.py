@@ -245,9 +245,10 @@ def _length_buckets(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> di
                 f"parameter 'length_buckets': '{name}' is not an input, the inputs are {', '.join(inputs)}"
             )
         sizes = ascending_sizes(text)
-        if not sizes:
+        if not sizes or name in found:
             raise ConfigError(
-                f"parameter 'length_buckets': expected {name} and ascending sizes, {name}=64,256, got '{part}'"
+                f"parameter 'length_buckets': expected each input once, {name} and ascending sizes, {name}=64,256, "
+                f"got '{part}'"
             )
         found[name] = sizes
     return found
