@@ -25,6 +25,17 @@ OPGATE_HOST_DEVICE constexpr V select(bool condition, V a, V b) {
   return condition ? a : b;
 }
 
+/// exp(r) - 1 on [-ln2/2, ln2/2] (the polynomial of Cephes' expf).
+OPGATE_HOST_DEVICE inline float expm1_near_0(float r) {
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return p * r * r + r;
+}
+
 /// exp(x + rest) for x in [-87, 88] and a small `rest`, which has the digits that x lacks: 2^k times a polynomial on
 /// [-ln2/2, ln2/2] (Cephes' expf), with an error below 2 ulp. It has no branch, so that GCC vectorizes the loop around
 /// it. NaN gives NaN.
@@ -36,14 +47,8 @@ OPGATE_HOST_DEVICE inline float exp_in_range(float x, float rest = -0.0f) {
   const float shifted = (x + rest) * 1.44269504088896341f + 12582912.0f;
   const float k = shifted - 12582912.0f;
   const float r = ((x - k * 0.693359375f) + k * 2.12194440e-4f) + rest;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
   const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
-  return (p * r * r + r + 1.0f) * power;
+  return (expm1_near_0(r) + 1.0f) * power;
 #endif
 }
 

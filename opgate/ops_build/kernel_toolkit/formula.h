@@ -185,16 +185,10 @@ OPGATE_HOST_DEVICE inline float exp(float x) {
   const float shifted = within * 1.44269504088896341f + 12582912.0f;
   const float k = shifted - 12582912.0f;
   const float r = (within - k * 0.693359375f) + k * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
   const std::int32_t power = std::bit_cast<std::int32_t>(shifted) - 0x4b400000, half = power >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);
   const float second = std::bit_cast<float>((power - half + 127) << 23);
-  return (p * r * r + r + 1.0f) * first * second;
+  return (expm1_near_0(r) + 1.0f) * first * second;
 #endif
 }
 OPGATE_HOST_DEVICE inline double exp(double x) {
@@ -214,14 +208,8 @@ OPGATE_HOST_DEVICE inline float expm1(float x) {
 #ifdef __CUDA_ARCH__
   return expm1f(x);
 #else
-  const float r = held(x, -0.35f, 0.35f);
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  return select(std::fabs(x) < 0.3465736f, p * r * r + r, exp(x) - 1.0f);
+  const float near = expm1_near_0(held(x, -0.35f, 0.35f));
+  return select(std::fabs(x) < 0.3465736f, near, exp(x) - 1.0f);
 #endif
 }
 OPGATE_HOST_DEVICE inline double expm1(double x) { return std::expm1(x); }
