@@ -312,7 +312,7 @@ TEST(Invoke, RefusesAFormulaThatDoesNotFitTheSignature) {
   ASSERT_TRUE(Attributes::make(op.signature, {}, attributes).ok());
   TestEngine engine;
   EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(),
-            "opgate::TwoFormula: the formula takes 2 values and gives one; the signature has 1 inputs and 1 outputs");
+            "opgate::TwoFormula: the formula takes 2 values and gives 1; the signature has 1 inputs and 1 outputs");
 }
 
 TEST(Check, RefusesWhatIsKnownSoFarAndEverythingInACall) {
