@@ -30,6 +30,7 @@ from opgate.ops_build.adapters.torch.engine import (  # noqa: E402
     from_numpy,
     to_numpy,
 )
+from opgate.ops_build.adapters.torch.fake import is_dense  # noqa: E402
 from opgate.ops_build.building.build import Build, build  # noqa: E402
 from opgate.ops_build.building.options import DEFAULT_OUTPUT, SOURCE, out_of_tree  # noqa: E402
 from opgate.ops_build.building.toolchain import LeftOut  # noqa: E402
@@ -618,7 +619,7 @@ def same_layout(output: Any, *inputs: Any) -> bool:
     for x in inputs:
         if x.is_contiguous():  # also true for a tensor with one channel, whatever its strides are
             return output.is_contiguous()
-        if torch._prims_common.is_non_overlapping_and_dense_or_false(x):
+        if is_dense(x):
             return output.stride() == x.stride()
     return output.is_contiguous()
 

@@ -144,6 +144,14 @@ def _device(op: Op, call: Call) -> torch.device:
     return device or torch.device("cpu")
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor has neither gaps nor overlaps, False if its symbols don't say. PyTorch 2.10 has another
+    name for the function."""
+    names = ("is_non_overlapping_and_dense_or_false", "_is_non_overlapping_and_dense_or_false")
+    function = next(filter(None, (getattr(torch._prims_common, name, None) for name in names)))
+    return bool(function(tensor))
+
+
 def _dense_tensor(call: Call) -> torch.Tensor | None:
     """Returns the tensor whose layout the outputs of an elementwise op get: the first one without gaps and overlaps.
 
@@ -154,7 +162,7 @@ def _dense_tensor(call: Call) -> torch.Tensor | None:
             continue
         if torch._prims_common.is_contiguous_or_false(tensor):
             return None
-        if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
+        if is_dense(tensor):
             return tensor
     return None
 
