@@ -74,7 +74,6 @@ struct alignas(sizeof(T) * lanes) Lanes {
 /// The outputs. Each thread writes the elements that it has computed.
 template <typename T, std::size_t count>
 struct Targets {
-  using Element = T;
   T* pointers[count];
 
   /// Computes the elements of a thread, each from a value of every input.

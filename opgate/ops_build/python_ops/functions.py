@@ -186,7 +186,6 @@ ALIASES: Mapping[str, str] = {
     "bitwise_and": "logical_and",
     "bitwise_or": "logical_or",
     "invert": "logical_not",
-    "positive": "positive",
 }
 
 #: What a formula may call, for messages.

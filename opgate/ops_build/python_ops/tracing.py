@@ -125,7 +125,7 @@ def limits_of(op: Op, function: Callable[..., Any] | None) -> list[Limit]:
             raise FormulaError(f"{place}: {form}, with an attribute, a condition and a text")
         condition, expected = stated
         if not isinstance(condition, Traced) or condition.node.kind is not Kind.SETTING:
-            raise FormulaError(f"{place_of(function)}: attribute '{name}': expected a condition, such as {name} > 0")
+            raise FormulaError(f"{place}: attribute '{name}': expected a condition, such as {name} > 0")
         found.append(Limit(name, condition.node, expected))
     return found
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/tokenizer.h"
+#include "text/tokenizer_attribute.h"
 
 namespace opgate::ops::detokenize {
 namespace {
@@ -12,14 +12,7 @@ constexpr std::int64_t kGrain = 256;
 
 class Cpu {
  public:
-  Status prepare(const Node& node) {
-    try {
-      tokenizer_ = std::make_unique<text::Tokenizer>(node.attributes().text("tokenizer"));
-    } catch (const text::TokenizerError& error) {
-      return Status::invalid("attribute 'tokenizer': " + std::string(error.what()));
-    }
-    return {};
-  }
+  Status prepare(const Node& node) { return text::read_tokenizer(node, tokenizer_); }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), s = in.size("s");

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/tokenizer.h"
+#include "text/tokenizer_attribute.h"
 
 namespace opgate::ops::tokenize {
 namespace {
@@ -18,11 +18,7 @@ class Cpu {
 
   Status prepare(const Node& node) {
     const Attributes& attributes = node.attributes();
-    try {
-      tokenizer_ = std::make_unique<text::Tokenizer>(attributes.text("tokenizer"));
-    } catch (const text::TokenizerError& error) {
-      return Status::invalid("attribute 'tokenizer': " + std::string(error.what()));
-    }
+    OPGATE_RETURN_IF_ERROR(text::read_tokenizer(node, tokenizer_));
     const std::size_t special =
         attributes.boolean("add_special_tokens") ? tokenizer_->special_tokens(node.has("pair")) : 0;
     if (attributes.integer("max_length") < static_cast<std::int64_t>(special)) {
