@@ -58,7 +58,7 @@ def test_an_earlier_build_can_be_checked(
     monkeypatch.setattr("sys.argv", ["gpu-check", "--no-build"])
     assert check.main() == 2
     assert "run make gpu-check without --no-build first" in " ".join(capsys.readouterr().out.split())
-    program = tmp_path / "cmake" / "opgate_gpu_runner"
+    program = tmp_path / "cmake" / "opgate_runner"
     program.parent.mkdir()
     program.touch()
     (tmp_path / "manifest.json").write_text('{"left_out": {"tensorrt": "it has no headers"}}')

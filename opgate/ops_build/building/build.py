@@ -30,9 +30,8 @@ from opgate.ops_build.building.toolchain import (
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.python_ops.op_file import OpFileError
 
-#: The CMake targets of gpu_check/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
-RUNNER = "opgate_gpu_runner"
-CPU_RUNNER = "opgate_cpu_runner"
+#: The CMake target of runner/CMakeLists.txt, the host program for kernels.
+RUNNER = "opgate_runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +106,14 @@ def _check_sources(options: BuildOptions) -> None:
 
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
-    """Builds the host program of the kernels (gpu_check/runner.cpp) and returns its path. `build` must have run
-    with the same options. Raises BuildError."""
+    """Builds the host program of the kernels (runner/runner.cpp) and returns its path: of those that `build` has built
+    with the same options, or without engines of the CPU kernels. Raises BuildError."""
+    _check_tools()
     with locked(options.output):
+        if not options.engines:
+            _configure(options, None, {}, options.output / "cmake")
         _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
-
-
-def build_cpu_runner(options: BuildOptions, log: Log) -> Path:
-    """Builds the host program of the CPU kernels (runner/cpu_runner.cpp) and returns its path. Raises BuildError."""
-    _check_tools()
-    work = options.output / "cmake"
-    with locked(options.output):
-        _configure(options, None, {}, work)
-        _compile(work, log, "--target", CPU_RUNNER)
-    return work / CPU_RUNNER
 
 
 def runner_of(options: BuildOptions) -> Path:

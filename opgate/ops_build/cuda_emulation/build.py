@@ -128,4 +128,4 @@ def build(
             raise BuildError(
                 f"the kernels don't compile for the emulation:\n{(finished.stdout + finished.stderr)[-8000:]}"
             )
-    return folder / "cmake" / "opgate_gpu_runner"
+    return folder / "cmake" / "opgate_runner"

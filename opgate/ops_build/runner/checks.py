@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from opgate.ops_build.building.build import build_cpu_runner
+from opgate.ops_build.building.build import build_runner
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log
 from opgate.ops_build.cuda_emulation.build import build as build_emulated
@@ -61,7 +61,7 @@ def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANI
             sanitize=sanitize,
             engines=(),
         )
-        sources.append(Program(name, "cpu", build_cpu_runner(own, log)))
+        sources.append(Program(name, "cpu", build_runner(own, log)))
     return sources
 
 

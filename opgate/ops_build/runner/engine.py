@@ -20,7 +20,7 @@ _PIPE_BYTES = 1 << 20
 
 
 class KernelsEngine:
-    """Runs kernels in a host program: CUDA kernels in gpu_check/runner.cpp, CPU kernels in runner/cpu_runner.cpp.
+    """Runs kernels in a host program: runner/runner.cpp.
 
     One process runs many cases. After a case that ends the process, the next case starts a new one.
     """

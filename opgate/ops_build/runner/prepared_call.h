@@ -1,6 +1,6 @@
 // A call of an op without an engine. Its tensors lie in memory of its own, which is checked after the call.
 //
-// `On` is the device of the kernels: Cpu in cpu_runner.cpp, Cuda in gpu_check/runner.cpp. It has the type Stream and
+// `On` is the device of the kernels: Cpu (cpu_device.h) or Cuda (cuda_device.h). It has the type Stream and
 // functions that allocate, release, fill, write and read memory, and wait.
 #pragma once
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 
 #include "adapters/onnxruntime/api.h"
-#include "gpu_check/caller.h"
+#include "runner/caller.h"
 
 // The types that the C API keeps opaque.
 
@@ -396,7 +396,7 @@ class Session {
   OrtSessionOptions options_;
 };
 
-Status open_session(const char*, Call& call) {
+Status open_session(const char*, runner::Call& call) {
   auto session = std::make_shared<Session>();
   OPGATE_RETURN_IF_ERROR(Session::open(*session));
   call = [session](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
@@ -404,7 +404,7 @@ Status open_session(const char*, Call& call) {
   return {};
 }
 
-const CallerRegistration registration({"--onnxruntime", &open_session});
+const runner::CallerRegistration registration({"--onnxruntime", &open_session});
 
 }  // namespace
 }  // namespace opgate

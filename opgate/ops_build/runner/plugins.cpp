@@ -4,7 +4,7 @@
 #include "caller.h"
 #include "plugin_caller.h"
 
-namespace opgate {
+namespace opgate::runner {
 namespace {
 
 Status open_plugins(const char* library, Call& call) {
@@ -18,4 +18,4 @@ Status open_plugins(const char* library, Call& call) {
 const CallerRegistration registration({"--plugins", &open_plugins});
 
 }  // namespace
-}  // namespace opgate
+}  // namespace opgate::runner

@@ -3,11 +3,9 @@
 
 #include <vector>
 
-#include "runner/prepared_call.h"
+#include "prepared_call.h"
 
-namespace opgate {
-
-using runner::Call;
+namespace opgate::runner {
 
 /// The option `option LIBRARY` of the command line. `make` loads the library, or uses the program itself if it is "".
 struct Caller {
@@ -25,4 +23,4 @@ struct CallerRegistration {
   explicit CallerRegistration(const Caller& caller) { callers().push_back(caller); }
 };
 
-}  // namespace opgate
+}  // namespace opgate::runner
