@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opgate.ops_build.case import Case
     from opgate.ops_build.python_ops.functions import erf, gaussian, normal_cdf, select, sigmoid
-    from opgate.ops_build.python_ops.python_op import op
+    from opgate.ops_build.python_ops.python_op import InvalidArgument, op
 
-__all__ = ["Case", "erf", "gaussian", "normal_cdf", "op", "op_library", "select", "sigmoid"]
+__all__ = ["Case", "InvalidArgument", "erf", "gaussian", "normal_cdf", "op", "op_library", "select", "sigmoid"]
 
 #: What ops in Python are written with, and where it is.
 _LATER = {
     "Case": "case",
+    "InvalidArgument": "python_ops.python_op",
     "op": "python_ops.python_op",
     **dict.fromkeys(["erf", "gaussian", "normal_cdf", "select", "sigmoid"], "python_ops.functions"),
 }

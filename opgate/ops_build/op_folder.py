@@ -25,6 +25,7 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.op_file import FILE, OpFile, OpFileError, read_op_file
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
@@ -99,6 +100,10 @@ class OpFolder:
                         f"{macro}({match[2]}, opgate::{fast}{kernel}<opgate_formula_of_{match[2]}>)\n"
                     )
         return generated
+
+    def embedded(self) -> list[EmbeddedOp]:
+        """Returns what a library needs to run the functions of an op.py that has no formula. Raises OpFileError."""
+        return self.op_file.embedded() if self.op_file else []
 
     @property
     def source_names(self) -> set[str]:

@@ -12,11 +12,12 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opgate import folders
 from opgate.folders import locked
-from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
+from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import (
     Cuda,
@@ -28,6 +29,7 @@ from opgate.ops_build.building.toolchain import (
     toolchain_folder,
 )
 from opgate.ops_build.op_folder import op_folders
+from opgate.ops_build.python_ops.embedded import packed
 from opgate.ops_build.python_ops.op_file import OpFileError
 
 #: The CMake target of runner/CMakeLists.txt, the host program for kernels.
@@ -128,14 +130,23 @@ def _build(
     left_out: Mapping[str, str],
     log: Log,
 ) -> dict[str, Path]:
-    work = options.output / "cmake"
-    _configure(options, cuda, toolchains, work)
-    log(f"compiling {', '.join(str(folder) for folder in options.ops)} for {', '.join(toolchains)}")
-    _compile(work, log)
+    folders_of_ops = [folder for ops in options.ops for folder in op_folders(ops)]
+    embedded = packed(options.domain, [op for folder in folders_of_ops for op in folder.embedded()])
+    names = ", ".join(map(str, options.ops))
+    if any(folder.source_names for folder in folders_of_ops):
+        compiled = options
+        log(f"compiling {names} for {', '.join(toolchains)}")
+        work = _compiled(options, cuda, toolchains, log)
+    else:
+        compiled = _host(options)
+        log(f"{names} is in Python: nothing of it is compiled")
+        with locked(compiled.output):
+            work = _compiled(compiled, cuda, toolchains, log)
     libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]
     paths = {library.name: options.target(library.name) for library in libraries}
-    for path in paths.values():
-        _replace(work / path.name, path)
+    for name, path in paths.items():
+        has_kernels = "cpu" in next(library.devices for library in libraries if library.name == name)
+        _replace(work / compiled.target(name).name, path, embedded if has_kernels else b"")
     for entry in listed_libraries(options):  # an earlier build left libraries of these engines that may be out of date
         path = options.output / entry["file"]
         if entry["engine"] in options.engines and path not in paths.values():
@@ -143,6 +154,20 @@ def _build(
     write_manifest(options, work, toolchains, left_out)
     log(f"wrote {', '.join(str(path) for path in paths.values())} and {options.output / MANIFEST}")
     return paths
+
+
+def _host(options: BuildOptions) -> BuildOptions:
+    """Returns the options of the libraries without ops, which serve those that are written in Python alone. They are
+    compiled once."""
+    return replace(options, output=folders.builds() / "without_ops", ops=(), domain="none", prefix="none", cpu_levels=())
+
+
+def _compiled(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], log: Log) -> Path:
+    """Configures and compiles the libraries, and returns the folder that has them."""
+    work = options.output / "cmake"
+    _configure(options, cuda, toolchains, work)
+    _compile(work, log)
+    return work
 
 
 def write_sources(folder: Path, texts: Mapping[Path, str]) -> None:
@@ -222,12 +247,14 @@ def _compile(work: Path, log: Log, *arguments: str) -> None:
             log(line)
 
 
-def _replace(built: Path, library: Path) -> None:
-    """Copies a built library to `library` in one step. A process that has the old file open keeps the old one."""
-    if library.exists() and sha256(library) == sha256(built):
+def _replace(built: Path, library: Path, embedded: bytes) -> None:
+    """Copies a built library, with what is written behind its end, to `library` in one step. A process that has the old
+    file open keeps the old one."""
+    content = built.read_bytes() + embedded
+    if library.exists() and library.read_bytes() == content:
         library.touch()  # newer_sources compares its time with the sources
         return
     temporary = library.with_suffix(".new")
-    shutil.copyfile(built, temporary)
+    temporary.write_bytes(content)
     temporary.chmod(0o755)
     temporary.replace(library)

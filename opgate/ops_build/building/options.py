@@ -88,10 +88,12 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
     if not folder.is_dir():
         raise BuildError(f"{folder} is no folder")
     try:
-        sources = {name for op in op_folders(folder) for name in op.source_names}
+        found = op_folders(folder)
+        compiled = any(name.endswith(".cpp") for op in found for name in op.source_names)
+        in_python = any(op.embedded() for op in found)
     except OpFileError as error:
         raise BuildError(str(error)) from None
-    if not any(name.endswith(".cpp") for name in sources):
+    if not compiled and not in_python:
         raise BuildError(
             f"{folder} holds no op: expected {folder.name}/<op>/op.py or {folder.name}/<op>/<op>.cpp, "
             "or a header there with OPGATE_ELEMENTWISE(Tag, Formula)"

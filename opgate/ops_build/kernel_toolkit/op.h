@@ -12,6 +12,7 @@
 
 #include <concepts>
 
+#include "op_call/c_call.h"
 #include "op_call/kernel.h"
 #include "op_call/table.h"
 
@@ -209,6 +210,15 @@ class KernelOf {
   }
 };
 
+/// The kernel that a function of C is, for all dtypes of the signature.
+template <OpgateKernel function>
+struct CKernel {
+  template <typename...>
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    return run_c_kernel(function, context, in, attributes, out);
+  }
+};
+
 template <typename OpTag, typename Class, Device device>
 struct Registration {
   Registration() { Table::instance().add(OpTag::signature, OpTag::doc, device, KernelOf<OpTag, Class>::make()); }
@@ -233,6 +243,11 @@ struct Registration {
 #define OPGATE_CPU_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cpu)
 
 #define OPGATE_CUDA_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cuda)
+
+/// The same for a function of C (op_call/c_kernel.h), which any language may have compiled. It is declared here.
+#define OPGATE_C_KERNEL(Tag, function)       \
+  extern "C" int function(OpgateCall* call); \
+  OPGATE_CPU_KERNEL(Tag, ::opgate::CKernel<&function>)
 
 /// States in a header that an op is elementwise, with its formula (elementary.h). The build generates <op>.cpp and
 /// <op>.cu with the kernels, each unless the op's folder has it.

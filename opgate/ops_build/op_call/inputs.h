@@ -39,6 +39,11 @@ class Inputs {
     throw std::logic_error("the kernel reads input '" + signature_.inputs[index].name + "', which is absent");
   }
 
+  /// All tensors: one for each input of the signature, null for an absent one, and those of the variadic input last.
+  const InputPointers& tensors() const { return tensors_; }
+
+  const Signature& signature() const { return signature_; }
+
   /// The number of inputs in the signature.
   std::size_t count() const { return signature_.inputs.size(); }
 

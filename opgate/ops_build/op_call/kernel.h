@@ -68,6 +68,9 @@ class Context {
   /// The CUDA stream that the call belongs to.
   void* stream() const { return engine_.stream(); }
 
+  /// The number of the device that the call runs on.
+  int ordinal() const { return engine_.ordinal(); }
+
  private:
   template <typename Body>
   struct Pieces {

@@ -32,6 +32,11 @@ class Outputs {
   /// The number of outputs in the signature.
   std::size_t count() const { return signature_.outputs.size(); }
 
+  /// The output with this index if it has memory: somebody wants it, and its dims are known. Else null.
+  const MutableTensor* created(std::size_t index) const {
+    return outputs_[index].wanted ? &outputs_[index].tensor : nullptr;
+  }
+
   /// Whether somebody wants an output whose dims are known.
   bool has(std::string_view name) const { return outputs_[index_of(name)].wanted; }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "configured.h"
+#include "python_kernels.h"
 #include "signature/lexer.h"
 #include "signature/parser.h"
 
@@ -13,7 +14,7 @@ Table& Table::instance() {
   return table;
 }
 
-const char* Table::domain() { return library_domain; }
+const char* Table::domain() { return python_domain().empty() ? library_domain : python_domain().c_str(); }
 
 void Table::add(const char* signature, const char* doc, Device device, const Kernel& kernel) {
   Op op;

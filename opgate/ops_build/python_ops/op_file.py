@@ -5,15 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-import linecache
-import re
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +17,8 @@ from opgate.ops_build.case import Array, Case, with_gradients
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
 from opgate.ops_build.python_ops.derivative import evaluated
 from opgate.ops_build.python_ops.differences import beside_steps, check_gradient
+from opgate.ops_build.python_ops.embedded import EmbeddedOp
+from opgate.ops_build.python_ops.execution import OpFileError, executed
 from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
@@ -33,10 +30,6 @@ from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual_cases
 FILE = "op.py"
 _Types = Mapping[str, "np.dtype[Any]"]
 _Result = TypeVar("_Result")
-
-
-class OpFileError(ValueError):
-    """An op.py can't be an op. The message begins with its file and line."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +56,22 @@ class OpFile:
             return None
         return self._traced(lambda: gradient_op(self.op, self.python))
 
+    @property
+    def runs_in_python(self) -> bool:
+        """Whether the kernel is the NumPy function, because there is no formula to compile."""
+        return self.python.formula_function is None
+
+    def embedded(self) -> list[EmbeddedOp]:
+        """Returns what a library needs to run the NumPy function: nothing if there is a formula."""
+        if not self.runs_in_python:
+            return []
+        name = Path(*self.file.parts[-3:])
+        return [EmbeddedOp(self.op.signature, self.op.doc, str(name), self.file.read_bytes())]
+
     def sources(self) -> dict[str, str]:
-        """Returns the headers of the op and of its gradient, by name. Raises OpFileError."""
-        if self.python.formula_function is None:
-            raise OpFileError(
-                f"{self.python.place}: {self.op.name} has no formula, and nothing else can be compiled: write "
-                f"{self.python.__name__}.formula() below the function, or a function of its own with "
-                f"@{self.python.__name__}.formula"
-            )
+        """Returns the headers of the op and of its gradient, by name: none without a formula. Raises OpFileError."""
+        if self.runs_in_python:
+            return {}
         texts = {f"{snake_case(self.op.name)}.h": self._header(self.op, self.choices)}
         if self.backward is not None:
             texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
@@ -182,15 +183,7 @@ def read_op_file(file: Path) -> OpFile:
 
 @functools.lru_cache(maxsize=512)
 def _read(file: Path, source: bytes) -> OpFile:
-    module = _executed(file, source)
-    found = {id(value): value for value in vars(module).values() if isinstance(value, PythonOp)}
-    named = [op for op in found.values() if snake_case(_tag(op)) == file.parent.name]
-    if len(named) != 1 or len(found) != 1:
-        names = ", ".join(_tag(op) for op in found.values()) or "none"
-        raise OpFileError(
-            f"{file}:1: expected one op that is called like its folder, {file.parent.name} in snake_case, got {names}"
-        )
-    return op_file_of(named[0], file)
+    return op_file_of(executed(file, source), file)
 
 
 def op_file_of(python: PythonOp, file: Path) -> OpFile:
@@ -208,27 +201,6 @@ def op_file_of(python: PythonOp, file: Path) -> OpFile:
 
 def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:
     return [np.broadcast_to(np.asarray(value), like.shape) for value in values]
-
-
-def _executed(file: Path, source: bytes) -> ModuleType:
-    module = ModuleType(f"opgate_op_{abs(hash(str(file)))}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module
-    linecache.checkcache(str(file))
-    try:
-        exec(compile(source, str(file), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # whatever the author's code raises
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = lines[-1] if lines else getattr(error, "lineno", None) or 1
-        hint = ": a helper is a part of op.py, or of an installed package" * isinstance(error, ModuleNotFoundError)
-        raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}{hint}") from error
-    return module
-
-
-def _tag(python: PythonOp) -> str:
-    """Returns the name in a signature."""
-    found = re.match(r"(?:<[^>]*>)?\s*(\w+)", python.signature)
-    return found[1] if found else python.signature
 
 
 def _check_names(op: Op, python: PythonOp) -> None:

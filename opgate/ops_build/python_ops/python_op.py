@@ -14,6 +14,10 @@ _Function = Callable[..., Any]
 _Cases = Callable[[Mapping[str, "np.dtype[Any]"]], Iterable[Case]]
 
 
+class InvalidArgument(ValueError):
+    """The function of an op can't work with these inputs. The client is told the message."""
+
+
 class PythonOp:
     """An op whose signature stands above its NumPy function. It can be called like that function.
 
