@@ -26,7 +26,8 @@ import numpy as np
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
-from opgate.ops_build.python_ops.op_file import FILE, OpFile, OpFileError, read_op_file
+from opgate.ops_build.python_ops.execution import OpFileError
+from opgate.ops_build.python_ops.op_file import FILE, OpFile, read_op_file
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 

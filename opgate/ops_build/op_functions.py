@@ -111,7 +111,7 @@ def documentation(op: Op, notes: Sequence[str]) -> str:
 
 
 def _tensor(op: Op, tensor: Input | Output) -> str:
-    text = f"{' or '.join(op.type_variables.get(tensor.type, (tensor.type,)))} [{_dims(tensor.dims)}]"
+    text = f"{' or '.join(op.type_variables.get(tensor.type, (tensor.type,)))} [{dims_text(tensor.dims)}]"
     if isinstance(tensor, Output):
         return text
     notes = (("optional", "may be left out"), ("variadic", "a list of one or more"), ("const", "on the CPU"))
@@ -125,7 +125,8 @@ def _attribute(attribute: Attribute) -> str:
     return f"{text}, required" if attribute.required else f"{text}, default {attribute.default!r}"
 
 
-def _dims(dims: Sequence[Mapping[str, Any]]) -> str:
+def dims_text(dims: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the dims of a tensor as a signature writes them."""
     texts = []
     for dim in dims:
         if dim["kind"] == "ellipsis":

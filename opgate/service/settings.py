@@ -188,6 +188,13 @@ class Settings(BaseSettings):
             'Serve models with backend "python", which run their model.py.', "--allow-python-models/--no-python-models"
         ),
     ] = False
+    allow_python_ops: Annotated[
+        bool,
+        Flag(
+            "Serve models with ops that are functions in Python, in worker processes.",
+            "--allow-python-ops/--no-python-ops",
+        ),
+    ] = False
     python_error_lines: Annotated[
         bool, Flag("Tell clients which lines of a model.py an error came through, or not.")
     ] = True

@@ -30,7 +30,7 @@ from opgate.ops_build.building.toolchain import (
 )
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.python_ops.embedded import packed
-from opgate.ops_build.python_ops.op_file import OpFileError
+from opgate.ops_build.python_ops.execution import OpFileError
 
 #: The CMake target of runner/CMakeLists.txt, the host program for kernels.
 RUNNER = "opgate_runner"
@@ -159,7 +159,9 @@ def _build(
 def _host(options: BuildOptions) -> BuildOptions:
     """Returns the options of the libraries without ops, which serve those that are written in Python alone. They are
     compiled once."""
-    return replace(options, output=folders.builds() / "without_ops", ops=(), domain="none", prefix="none", cpu_levels=())
+    return replace(
+        options, output=folders.builds() / "without_ops", ops=(), domain="none", prefix="none", cpu_levels=()
+    )
 
 
 def _compiled(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], log: Log) -> Path:

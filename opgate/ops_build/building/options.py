@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opgate import cpu, folders
 from opgate.ops_build.op_folder import op_folders
-from opgate.ops_build.python_ops.op_file import OpFileError
+from opgate.ops_build.python_ops.execution import OpFileError
 
 SOURCE = Path(__file__).resolve().parents[1]
 #: The folders there with the C++ and CUDA that ops are made of, beside the ops and the adapters.

@@ -151,6 +151,8 @@ class CCall : private OpgateCall {
       input_tensors_.push_back(tensor(data, given->dtype(), given->dims(), given->device()));
       input_pointers_.push_back(&input_tensors_.back());
     }
+    // An engine may leave out absent inputs at the end.
+    if (input_pointers_.size() < in_.count()) input_pointers_.resize(in_.count());
     OpgateCall::input_count = input_pointers_.size();
     OpgateCall::inputs = input_pointers_.data();
   }

@@ -76,6 +76,52 @@ def check_gradient(
                     )
 
 
+def check_directions(
+    op: Op,
+    function: Callable[..., Any],
+    values: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    gradients: Mapping[str, Array],
+) -> None:
+    """Raises ValueError, with both numbers, where a gradient isn't the slope of a function of whole tensors.
+
+    `values` are the inputs of the gradient in f64. Each input moves in a random direction: the change of all outputs,
+    weighted with their gradients, is the gradient times the direction. Nothing is tried if the gradient takes not all
+    inputs, for the function needs them, or if a number is not finite.
+    """
+    names = [tensor.name for tensor in op.inputs]
+    present = {name: values[name] for name in names if values.get(name) is not None}
+    if any(name not in values for name in names):
+        return
+    own = {each.name: attributes.get(each.name, _any_value(each)) for each in op.attributes}
+
+    def total(changed: Mapping[str, Array]) -> float:
+        results = function(*(changed.get(name) for name in names), **own)
+        arrays = results if isinstance(results, tuple) else (results,)
+        weighted = zip(op.outputs, arrays, strict=True)
+        parts = [np.sum(values[f"grad_{o.name}"] * a) for o, a in weighted if f"grad_{o.name}" in values]
+        return float(np.sum(parts))
+
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        here = total(present)
+        for name, gradient in gradients.items():
+            if name.removeprefix("grad_") not in present:
+                continue
+            array = np.asarray(present[name.removeprefix("grad_")], np.float64)
+            direction = rng.choice((-1.0, 1.0), array.shape) * np.maximum(1, np.abs(array))
+            ends = [total({**present, name.removeprefix("grad_"): array + s * _STEP * direction}) for s in (1, -1)]
+            expected, given = (ends[0] - ends[1]) / (2 * _STEP), float(np.sum(np.asarray(gradient) * direction))
+            sides = [(ends[0] - here) / _STEP, (here - ends[1]) / _STEP]
+            scale = max(1.0, float(np.sum(np.abs(np.asarray(gradient) * direction))))
+            has_slope = abs(sides[0] - sides[1]) <= _TOLERANCE / 2 * max(scale, abs(expected))
+            if np.isfinite(expected) and has_slope and not abs(expected - given) <= _TOLERANCE * scale:
+                raise ValueError(
+                    f"the gradient of '{name.removeprefix('grad_')}' is no slope of {op.name}: in a random direction "
+                    f"it gives {given:.9g}, and differences give {expected:.9g}"
+                )
+
+
 def _any_value(attribute: Attribute) -> Any:
     """Returns a value of an attribute that a gradient doesn't depend on."""
     if not attribute.required:

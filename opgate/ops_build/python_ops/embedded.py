@@ -12,9 +12,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 MARK = b"opgate python 1\n"
+#: A variable of the environment. If it is "log", why the function of an op failed is told to the log alone: a server's
+#: clients are not its author.
+ERRORS = "OPGATE_OP_ERRORS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +52,13 @@ def unpacked(table: bytes) -> tuple[str, list[EmbeddedOp]]:
     return domain, ops
 
 
-def embedded_ops(library: Path) -> list[EmbeddedOp]:
-    """Returns the ops in Python that a library has, without loading it. Raises OSError."""
-    tail = 8 + len(MARK)
-    with library.open("rb") as file:
-        size = file.seek(0, 2)
-        if size < tail:
-            return []
-        file.seek(size - tail)
-        (length,) = struct.unpack("<Q", file.read(8))
-        if file.read() != MARK or length > size - tail:
-            return []
-        file.seek(size - tail - length)
-        return unpacked(file.read(length))[1]
+def embedded_ops(library: bytes) -> list[EmbeddedOp]:
+    """Returns the ops in Python that the file of a library has behind its end."""
+    end = len(library) - len(MARK) - 8
+    if end < 0 or not library.endswith(MARK):
+        return []
+    (size,) = struct.unpack_from("<Q", library, end)
+    return unpacked(library[end - size : end])[1] if size <= end else []
 
 
 def _text(content: bytes) -> bytes:

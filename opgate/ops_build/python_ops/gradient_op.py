@@ -15,19 +15,20 @@ from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError, Trace, Traced
 from opgate.ops_build.python_ops.tracing import Formula, called, choices_of, formula_of, kept
 
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+#: The dtypes that have a gradient.
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
     """Returns the op of the gradient and its traced formula: the author's, or the derivative of the op's formula.
     None if no input has a gradient. Raises FormulaError."""
-    floats = [dtype for dtypes in op.type_variables.values() for dtype in dtypes if dtype in _FLOATS]
+    floats = [dtype for dtypes in op.type_variables.values() for dtype in dtypes if dtype in FLOATS]
     if not floats:
         return None
     (variable,) = op.type_variables
     gradient_inputs = [replace(op.inputs[0], name=f"grad_{output.name}") for output in op.outputs]
     like_output = [replace(op.outputs[0], name=f"grad_{tensor.name}") for tensor in op.inputs]
-    named = _named_by(python.gradient_function, op) if python.gradient_function else [t.name for t in op.inputs]
+    named = named_by(python.gradient_function, op) if python.gradient_function else [t.name for t in op.inputs]
     taken = [replace(op.inputs[0], name=name) for name in named]
     whole = replace(
         op,
@@ -117,7 +118,7 @@ def _stated_gradient(op: Op, python: PythonOp) -> Formula:
     return formula
 
 
-def _named_by(function: Callable[..., Any], op: Op) -> list[str]:
+def named_by(function: Callable[..., Any], op: Op) -> list[str]:
     """Returns the inputs and outputs of the op that its gradient names. Raises FormulaError."""
     known = [t.name for t in op.inputs] + [t.name for t in op.outputs]
     others = [*(f"grad_{t.name}" for t in op.outputs), *(a.name for a in op.attributes)]
@@ -134,11 +135,12 @@ def _signature(op: Op) -> str:
     ((variable, dtypes),) = op.type_variables.items()
     inputs = ", ".join(f"{tensor.name}: {variable}[...]" for tensor in op.inputs)
     outputs = ", ".join(f"{output.name}: {variable}[...]" for output in op.outputs)
-    attributes = ", ".join(map(_attribute_text, op.attributes))
+    attributes = ", ".join(map(attribute_text, op.attributes))
     return f"<{variable}: {'|'.join(dtypes)}> {op.name}({inputs}{'; ' * bool(attributes)}{attributes}) -> ({outputs})"
 
 
-def _attribute_text(attribute: Attribute) -> str:
+def attribute_text(attribute: Attribute) -> str:
+    """Returns an attribute as a signature writes it."""
     kind = "{" + "|".join(attribute.choices) + "}" if attribute.choices else attribute.kind
     if attribute.list:
         kind += f"[{'' if attribute.length is None else attribute.length}]"

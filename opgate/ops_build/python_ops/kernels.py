@@ -11,6 +11,7 @@ import functools
 import gc
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +22,16 @@ import numpy as np
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.op_table import Op, Output, parse_table
-from opgate.ops_build.python_ops.embedded import EmbeddedOp, unpacked
+from opgate.ops_build.python_ops.embedded import ERRORS, EmbeddedOp, unpacked
 from opgate.ops_build.python_ops.execution import OpFileError, executed, line_of
-from opgate.ops_build.python_ops.python_op import InvalidArgument, PythonOp
+from opgate.ops_build.python_ops.numpy_gradient import numpy_gradient
+from opgate.ops_build.python_ops.python_op import InvalidArgument, PythonOp, place_of
 from opgate.ops_build.python_ops.trials import rounded
 
 _log = logging.getLogger("opgate.ops")
 _INVALID_ARGUMENT, _INTERNAL = 1, 2
 _STRINGS = 255
+_BACKWARD = "Backward"
 #: The NumPy types of DLPack's codes and bits, as __array_interface__ names them. NumPy has no bf16.
 _TYPES = {
     (2, 16): "<f2",
@@ -124,7 +127,7 @@ def attach(address: int, size: int, described: str) -> int:
     table = {op.name: op for op in parse_table(described, "the library")}
     by_signature = {" ".join(op.signature.split()): op for op in embedded}
     kernels = {
-        name.encode(): PythonKernel(op, by_signature[op.signature])
+        name.encode(): PythonKernel(op, by_signature[op.signature], table.get(name.removesuffix(_BACKWARD)))
         for name, op in table.items()
         if op.signature in by_signature
     }
@@ -140,8 +143,10 @@ def attach(address: int, size: int, described: str) -> int:
 class PythonKernel:
     """An op whose kernel is the function in its op.py. The file is executed at the first call."""
 
-    def __init__(self, op: Op, embedded: EmbeddedOp) -> None:
+    def __init__(self, op: Op, embedded: EmbeddedOp, forward: Op | None) -> None:
+        """`forward` is the op itself, or the one that it is the gradient of."""
         self._op, self._embedded = op, embedded
+        self._forward = op if forward is None or forward.name == op.name else forward
         self._sizes = dict(_sizes_of(op.outputs))
 
     @functools.cached_property
@@ -150,41 +155,50 @@ class PythonKernel:
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
-        return rounded(self._op, self._python.function, wide=False)
+        if self._forward is self._op:
+            return rounded(self._op, self._python.function, wide=False)
+        return rounded(self._op, numpy_gradient(self._forward, self._op, self._python), wide=False)
 
     def run(self, pointer: Any, call: Any) -> int:
         """Runs a call, and returns what a kernel must return. No exception leaves it."""
-        try:
-            return self._run(pointer, call)
-        except InvalidArgument as error:
-            code, text = _INVALID_ARGUMENT, str(error)
-        except OpFileError as error:
-            code, text = _INTERNAL, str(error)
-        except BaseException as error:  # whatever the author's code raises
-            line = line_of(error, self._embedded.file)
-            place = self._embedded.file if line is None else f"{self._embedded.file}:{line}"
-            code, text = _INTERNAL, f"{place}: {type(error).__name__}: {error}"
-            _log.error("%s: %s", self._op.name, text, exc_info=error)
+        memory: list[_Memory] = []
+        status, failure = self._attempt(pointer, call, memory)
+        if _is_kept(memory):
+            failure = _INTERNAL, f"{self._place()}: the function keeps an input after the call: keep a copy, x.copy()"
+            _log.error("%s: %s", self._op.name, failure[1])
+        if failure is None:
+            return status
+        code, text = failure
+        if code == _INTERNAL and os.environ.get(ERRORS) == "log":
+            text = "its function in Python failed, and the server's log says why"
         failed: int = call.fail(pointer, code, text.encode(errors="replace"))
         return failed
 
-    def _run(self, pointer: Any, call: Any) -> int:
+    def _attempt(self, pointer: Any, call: Any, memory: list[_Memory]) -> tuple[int, tuple[int, str] | None]:
+        """Returns what the library says of the outputs, and a code and a message if the function failed."""
+        try:
+            return self._run(pointer, call, memory), None
+        except InvalidArgument as error:
+            return 0, (_INVALID_ARGUMENT, str(error))
+        except BaseException as error:  # whatever the author's code raises
+            text = str(error) if isinstance(error, OpFileError) else f"{self._place(error)}: {_name(error)}"
+            _log.error("%s: %s", self._op.name, text, exc_info=error)
+            return 0, (_INTERNAL, text)
+
+    def _place(self, error: BaseException | None = None) -> str:
+        line = None if error is None else line_of(error, self._embedded.file)
+        return place_of(self._python.function) if line is None else f"{self._embedded.file}:{line}"
+
+    def _run(self, pointer: Any, call: Any, memory: list[_Memory]) -> int:
         attributes = {a.name.decode(): a.read() for a in call.attributes[: call.attribute_count]}
         self._check(attributes)
-        memory: list[_Memory] = []
         inputs = [_array(each.contents, memory) if each else None for each in call.inputs[: call.input_count]]
-        results = self._function(**self._named(inputs), **attributes)
-        del inputs
-        if status := self._write(pointer, call, results):
-            return status
-        del results
-        self._check_nothing_is_kept(memory)
-        return 0
+        return self._write(pointer, call, self._function(**self._named(inputs), **attributes))
 
     def _check(self, attributes: Mapping[str, Any]) -> None:
         """Raises InvalidArgument for an attribute that the author's check refuses."""
         function = self._python.check_function
-        if function is None:
+        if function is None or self._forward is not self._op:
             return
         takes = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
         for name, (good, expected) in function(**{each: attributes[each] for each in takes}).items():
@@ -198,9 +212,6 @@ class PythonKernel:
         return named
 
     def _write(self, pointer: Any, call: Any, results: Sequence[Array]) -> int:
-        if len(results) != len(self._op.outputs):
-            names = ", ".join(output.name for output in self._op.outputs)
-            raise TypeError(f"expected {len(self._op.outputs)} outputs, {names}, got {len(results)}")
         for name, (index, axis) in self._sizes.items():
             array = results[index]
             if array.ndim < -axis:
@@ -228,16 +239,6 @@ class PythonKernel:
         elif array.size:
             np.copyto(_view(_Memory(tensor, writable=True)), array)
 
-    def _check_nothing_is_kept(self, memory: list[_Memory]) -> None:
-        """Raises RuntimeError if an array of the engine's memory outlives the call: the engine uses that memory for
-        something else."""
-        for collected in (False, True):
-            if all(sys.getrefcount(each) <= _UNKEPT for each in memory):
-                return
-            if not collected:
-                gc.collect()
-        raise RuntimeError("the function keeps an input after it has returned: keep a copy of it, x.copy()")
-
 
 class _Memory:
     """The elements of a tensor, for NumPy."""
@@ -259,6 +260,18 @@ def _references() -> int:
 
 
 _UNKEPT = _references()
+
+
+def _is_kept(memory: list[_Memory]) -> bool:
+    """Returns whether an array outlives its call. The engine uses that memory for something else then."""
+    if all(sys.getrefcount(each) <= _UNKEPT for each in memory):
+        return False
+    gc.collect()  # a cycle may have it, and nobody else
+    return any(sys.getrefcount(each) > _UNKEPT for each in memory)
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _view(memory: _Memory) -> Array:

@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case, with_gradients
+from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
 from opgate.ops_build.python_ops.derivative import evaluated
-from opgate.ops_build.python_ops.differences import beside_steps, check_gradient
+from opgate.ops_build.python_ops.differences import beside_steps, check_directions, check_gradient
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError, executed
 from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
+from opgate.ops_build.python_ops.numpy_gradient import numpy_gradient, numpy_gradient_signature
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
@@ -50,11 +51,16 @@ class OpFile:
 
     @cached_property
     def backward(self) -> tuple[Op, list[Choice]] | None:
-        """The op that computes the gradient, and its traced formula; None if the formula has none. Raises
-        OpFileError."""
-        if self.python.formula_function is None:
+        """The op that computes the gradient, and its traced formula, which is empty if it runs in Python. None
+        if there is no gradient. Raises OpFileError."""
+        if not self.runs_in_python:
+            return self._traced(lambda: gradient_op(self.op, self.python))
+        signature = self._traced(lambda: numpy_gradient_signature(self.op, self.python))
+        if signature is None:
             return None
-        return self._traced(lambda: gradient_op(self.op, self.python))
+        assert self.python.gradient_function is not None
+        parsed = _parsed(signature, place_of(self.python.gradient_function))
+        return replace(parsed, doc=f"The gradient of {self.op.name}."), []
 
     @property
     def runs_in_python(self) -> bool:
@@ -65,8 +71,9 @@ class OpFile:
         """Returns what a library needs to run the NumPy function: nothing if there is a formula."""
         if not self.runs_in_python:
             return []
-        name = Path(*self.file.parts[-3:])
-        return [EmbeddedOp(self.op.signature, self.op.doc, str(name), self.file.read_bytes())]
+        name, source = str(Path(*self.file.parts[-3:])), self.file.read_bytes()
+        ops = [self.op] if self.backward is None else [self.op, self.backward[0]]
+        return [EmbeddedOp(op.signature, op.doc, name, source) for op in ops]
 
     def sources(self) -> dict[str, str]:
         """Returns the headers of the op and of its gradient, by name: none without a formula. Raises OpFileError."""
@@ -92,6 +99,8 @@ class OpFile:
         """Returns the gradient in NumPy, which is held to differences of the op. Raises ValueError if they differ."""
         assert self.backward is not None
         op, choices = self.backward
+        if self.runs_in_python:
+            return self._numpy_reference(op)
 
         def compute(*inputs: Any, **attributes: Any) -> Any:
             values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
@@ -110,6 +119,19 @@ class OpFile:
             return tuple(np.ma.masked_array(a, mask) for a, mask in zip(arrays, unsure, strict=True))
 
         return rounded(op, compute, wide=False)
+
+    def _numpy_reference(self, backward: Op) -> Callable[..., Any]:
+        of_arrays = numpy_gradient(self.op, backward, self.python)
+
+        def compute(*inputs: Any, **attributes: Any) -> Any:
+            results = of_arrays(*inputs, **attributes)
+            if not self.python.surrogate:
+                values = dict(zip((tensor.name for tensor in backward.inputs), inputs, strict=True))
+                named = dict(zip((output.name for output in backward.outputs), results, strict=True))
+                check_directions(self.op, self.python.function, values, attributes, named)
+            return results
+
+        return rounded(backward, compute, wide=True)
 
     def cases(self, types: _Types) -> list[Case]:
         """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
@@ -130,10 +152,11 @@ class OpFile:
         except Exception as error:  # whatever the author's code raises
             raise OpFileError(f"{place}: {type(error).__name__}: {error}") from error
         known = {tensor.name for tensor in self.op.inputs}
+        required = {tensor.name for tensor in self.op.inputs if not tensor.optional}
         for case in found:
             if not isinstance(case, Case):
                 raise OpFileError(f"{place}: expected opgate.Case(name, inputs), got {case!r}")
-            if not case.error and case.inputs.keys() != known:
+            if not case.error and not required <= case.inputs.keys() <= known:
                 raise OpFileError(
                     f"{place}: case '{case.name}': expected the inputs {', '.join(known)}, got {', '.join(case.inputs)}"
                 )
@@ -146,9 +169,7 @@ class OpFile:
         """Returns the cases of the gradient from those of the op."""
         assert self.backward is not None
         op, _ = self.backward
-        found = [case for case in cases if not case.error]
-        for output in self.op.outputs:
-            found = list(with_gradients(found, f"grad_{output.name}", self.op.inputs[0].name))
+        found = [self._with_gradients(case) for case in cases if not case.error]
         names = [tensor.name for tensor in op.inputs]
         if not {output.name for output in self.op.outputs}.isdisjoint(names):
             found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
@@ -156,15 +177,31 @@ class OpFile:
         return [
             replace(
                 case,
-                inputs={name: case.inputs[name] for name in names},
+                inputs={name: case.inputs[name] for name in names if name in case.inputs},
                 attributes={name: value for name, value in case.attributes.items() if name in attributes},
                 tolerance=None,
             )
             for case in found
         ]
 
+    def _with_gradients(self, case: Case) -> Case:
+        """Returns a case with a normally distributed gradient of each output."""
+        rng = np.random.default_rng(1)
+        outputs = (
+            self._outputs(case)
+            if self.runs_in_python
+            else dict.fromkeys(
+                (output.name for output in self.op.outputs), np.asarray(case.inputs[self.op.inputs[0].name])
+            )
+        )
+        gradients = {
+            f"grad_{name}": np.asarray(rng.standard_normal(array.shape)).astype(array.dtype)
+            for name, array in outputs.items()
+        }
+        return replace(case, inputs={**gradients, **case.inputs})
+
     def _outputs(self, case: Case) -> dict[str, Any]:
-        own = {tensor.name: case.inputs[tensor.name] for tensor in self.op.inputs}
+        own = {tensor.name: case.inputs.get(tensor.name) for tensor in self.op.inputs}
         arrays = self.reference()(**own, **case.attributes)
         return {output.name: array for output, array in zip(self.op.outputs, arrays, strict=True)}
 
@@ -188,15 +225,19 @@ def _read(file: Path, source: bytes) -> OpFile:
 
 def op_file_of(python: PythonOp, file: Path) -> OpFile:
     """Reads the signature of an op. Raises OpFileError."""
-    try:
-        op = parse_signature(parser_library(), python.signature)
-    except SignatureError as error:
-        raise OpFileError(f"{python.place}: signature, {error}") from None
-    except ParserError as error:
-        raise OpFileError(f"{python.place}: {error}") from None
+    op = _parsed(python.signature, python.place)
     _check_names(op, python)
     _check_parameters(op, python.function)
     return OpFile(file, python, replace(op, doc=python.doc))
+
+
+def _parsed(signature: str, place: str) -> Op:
+    try:
+        return parse_signature(parser_library(), signature)
+    except SignatureError as error:
+        raise OpFileError(f"{place}: signature {signature}, {error}") from None
+    except ParserError as error:
+        raise OpFileError(f"{place}: {error}") from None
 
 
 def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:

@@ -46,9 +46,12 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
         with np.errstate(all="ignore"):
             results = function(*given, **attributes)
             outputs = results if isinstance(results, tuple) else (results,)
+            if len(outputs) != len(op.outputs):
+                names = ", ".join(output.name for output in op.outputs)
+                raise TypeError(f"expected {len(op.outputs)} arrays, {names}, got {len(outputs)}")
             arrays = [
-                _plain(array).astype(types[output.type] if output.type in types else DTYPES[output.type].numpy)
-                for array, output in zip(outputs, op.outputs, strict=False)
+                _as_output(output.name, array, types.get(output.type) or DTYPES[output.type].numpy)
+                for array, output in zip(outputs, op.outputs, strict=True)
             ]
         if op.elementwise and not op.inputs[0].variadic:  # a number is the same for all elements
             shape = np.asarray(given[0]).shape
@@ -56,6 +59,13 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
         return tuple(arrays)
 
     return of_arrays
+
+
+def _as_output(name: str, array: Any, dtype: np.dtype[Any]) -> Array:
+    found = _plain(array)
+    if found.dtype.kind not in "biufV" and dtype.kind != "O":
+        raise TypeError(f"output '{name}': expected an array of numbers, got {array!r}")
+    return found.astype(dtype, copy=False)
 
 
 def _plain(array: Any) -> Array:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from opgate.ops_build.python_ops.embedded import ERRORS
 from opgate.service.isolation.channel import NOTE_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.memory import Array
 from opgate.service.isolation.tensors import STRINGS
+from opgate.service.isolation.worker_log import begin_log
 
 if TYPE_CHECKING:
     from opgate.service.execution.session import BoundRun, SessionOptions
@@ -85,6 +88,8 @@ class OnnxOpening:
         process.watch_crashes(self.json_log)
         process.note_crashes(link.note, NOTE_SIZE)
         process.set_running(f"model '{self.name}'")
+        os.environ[ERRORS] = "log"
+        begin_log("info", self.json_log, self.name)
         return _OnnxRunner(self.path, self.options, link)
 
 

@@ -23,6 +23,7 @@ from opgate.service.isolation import triton_python_backend_utils as utils
 from opgate.service.isolation.channel import NOTE_SIZE
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.memory import Array
+from opgate.service.isolation.worker_log import begin_log
 
 if TYPE_CHECKING:
     from opgate.service.isolation.worker_end import Link
@@ -69,7 +70,7 @@ class PythonOpening:
 
     def _open(self, link: Link) -> PythonRunner:
         _watch_crashes(link.note, f"model '{self.arguments['model_name']}'", self.json_log)
-        _log(self.log_level, self.json_log, self.arguments["model_name"])
+        begin_log(self.log_level, self.json_log, self.arguments["model_name"])
         # The second is where Triton has the same in C++.
         sys.modules[_UTILS] = sys.modules["c_python_backend_utils"] = utils
         utils.model_file, utils.tells_lines = self.path, self.tells_lines
@@ -305,34 +306,3 @@ def _watch_crashes(note: int, name: str, json_log: bool) -> None:
     process.watch_crashes(json_log)
     process.note_crashes(note, NOTE_SIZE)
     process.set_running(name)
-
-
-def _log(level: str, as_json: bool, model: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _Json(model) if as_json else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-class _Json(logging.Formatter):
-    """Lines as the gateway writes them."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__()
-        self._model = model
-
-    def format(self, record: logging.LogRecord) -> str:
-        from datetime import UTC, datetime
-
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        fields = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": text,
-            "model": self._model,
-        }
-        return json.dumps(fields, ensure_ascii=False)

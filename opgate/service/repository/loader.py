@@ -434,7 +434,13 @@ def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], set
     on_gpu = on_cpu
     if libraries and any(device is not None for device in devices):
         on_gpu = _with_libraries_for_gpus(on_cpu, libraries, settings.trusted_directories())
-    isolated = is_isolated(config, settings)
+    in_python = [library for library in libraries if library.python_ops]
+    if in_python and not settings.allow_python_ops:
+        raise ConfigError(
+            f"{in_python[0].path.name} has ops that are functions in Python, which run whatever their op.py says: such "
+            "models are served only with --allow-python-ops (OPGATE_ALLOW_PYTHON_OPS)"
+        )
+    isolated = bool(in_python) or is_isolated(config, settings)
     sessions: list[ModelSession] = []
     with contextlib.ExitStack() as opened:
         for device in devices:

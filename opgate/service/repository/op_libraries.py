@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opgate import cpu
+from opgate.ops_build.python_ops.embedded import embedded_ops
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
@@ -47,11 +48,13 @@ _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered func
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A trusted library: its file, its SHA-256, and where to load the very bytes that were hashed."""
+    """A trusted library: its file, its SHA-256, where to load the very bytes that were hashed, and how many of its ops
+    are functions in Python."""
 
     path: Path
     digest: str
     image: Path
+    python_ops: int = 0
 
 
 # The images of libraries by digest. A library is loaded into the process once and stays, so its image stays too.
@@ -164,7 +167,7 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     if entry is None:
         return None
     check_processor(path, str(entry.get("flags", "")))
-    return Library(path.resolve(), digest, _image(path.name, data, digest))
+    return Library(path.resolve(), digest, _image(path.name, data, digest), len(embedded_ops(data)))
 
 
 def check_processor(path: Path, flags: str) -> None:
