@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ class PythonKernel:
         """Runs a call, and returns what a kernel must return. No exception leaves it."""
         memory: list[_Memory] = []
         status, failure = self._attempt(pointer, call, memory)
-        if _is_kept(memory):
+        if failure is None and _is_kept(memory):
             failure = _INTERNAL, f"{self._place()}: the function keeps an input after the call: keep a copy, x.copy()"
             _log.error("%s: %s", self._op.name, failure[1])
         if failure is None:
@@ -182,6 +183,7 @@ class PythonKernel:
             return 0, (_INVALID_ARGUMENT, str(error))
         except BaseException as error:  # whatever the author's code raises
             text = str(error) if isinstance(error, OpFileError) else f"{self._place(error)}: {_name(error)}"
+            traceback.clear_frames(error.__traceback__)  # who keeps the exception must not keep inputs
             _log.error("%s: %s", self._op.name, text, exc_info=error)
             return 0, (_INTERNAL, text)
 

@@ -59,7 +59,7 @@ class OpFile:
         if signature is None:
             return None
         assert self.python.gradient_function is not None
-        parsed = _parsed(signature, place_of(self.python.gradient_function))
+        parsed = _parsed(signature, place_of(self.python.gradient_function), f"the gradient is the op {signature}")
         return replace(parsed, doc=f"The gradient of {self.op.name}."), []
 
     @property
@@ -231,11 +231,11 @@ def op_file_of(python: PythonOp, file: Path) -> OpFile:
     return OpFile(file, python, replace(op, doc=python.doc))
 
 
-def _parsed(signature: str, place: str) -> Op:
+def _parsed(signature: str, place: str, called: str = "signature") -> Op:
     try:
         return parse_signature(parser_library(), signature)
     except SignatureError as error:
-        raise OpFileError(f"{place}: signature {signature}, {error}") from None
+        raise OpFileError(f"{place}: {called}, {error}") from None
     except ParserError as error:
         raise OpFileError(f"{place}: {error}") from None
 
