@@ -190,13 +190,13 @@ def new(
         str | None,
         typer.Option(help="The op's signature (docs/signatures.md). Default: an elementwise op, factor * x."),
     ] = None,
-    python: Annotated[bool, typer.Option("--python", help="Write an op.py, an op in Python.")] = False,
+    python: Annotated[bool, typer.Option("--python", help="Write an op.py: the op in Python.")] = False,
 ) -> None:
     """Write the folder of a new op, which builds and verifies at once.
 
     Without a signature it is an elementwise formula for the CPU and for CUDA, with --python in Python and else in C++.
-    With one it has a kernel and a reference that read what the signature names and give zeros, until you write what
-    they should compute.
+    With one it gives zeros, until you write what it should compute: with --python in a NumPy function, which needs no
+    compiler, and else in a kernel in C++ and a reference.
     """
     import shlex
 

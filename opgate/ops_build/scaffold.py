@@ -53,8 +53,8 @@ class ScaffoldError(ValueError):
 def new_op(folder: Path, signature: str | None, library: Path, *, python: bool = False) -> list[Path]:
     """Writes the files of a new op into `folder`, whose name is the op's in snake_case, and returns them.
 
-    Without a signature the op is elementwise and gives x times an attribute, with `python` in an op.py. `library` is an
-    op library, whose parser reads the signature. Raises ScaffoldError, SignatureError, and OSError if a file can't be
+    Without a signature the op is elementwise and gives x times an attribute. With `python` it is an op.py: a formula, or
+    with a signature a NumPy function that gives zeros. `library` is an op library, whose parser reads the signature. Raises ScaffoldError, SignatureError, and OSError if a file can't be
     written.
     """
     folder = folder.resolve()
@@ -67,13 +67,11 @@ def new_op(folder: Path, signature: str | None, library: Path, *, python: bool =
         if snake_case(name) != folder.name:
             raise ScaffoldError(f"the op {name} lies in a folder named {snake_case(name)}, got {folder.name}")
         texts = _in_python(name, folder.name) if python else _elementwise(name, folder.name)
-    elif python:
-        raise ScaffoldError("an op.py is elementwise: leave out --signature, and change it in the file")
     elif library.is_file():
         op = parse_signature(library, signature)
         if snake_case(op.name) != folder.name:
             raise ScaffoldError(f"the op {op.name} lies in a folder named {snake_case(op.name)}, got {folder.name}")
-        texts = _skeleton(op)
+        texts = _numpy_function(op) if python else _skeleton(op)
     else:
         raise ScaffoldError(f"{library} is not there, and its parser reads signatures: run opgate build")
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,14 +94,40 @@ def _in_python(name: str, stem: str) -> dict[str, str]:
     return {FILE: _filled("python/op.py", name=name, stem=stem)}
 
 
+def _numpy_function(op: Op) -> dict[str, str]:
+    """Returns the file of an op in Python that gives zeros. Raises ScaffoldError for a name that it can't have."""
+    taken = {"np", "opgate", "Case", "rng", "random", "types", *keyword.kwlist}
+    for name in (*(tensor.name for tensor in op.inputs), *(attribute.name for attribute in op.attributes), *_names(op)):
+        if name in taken:
+            raise ScaffoldError(f"'{name}' has a meaning in the op.py: call it otherwise")
+    inputs = ", ".join(tensor.name for tensor in op.inputs)
+    attributes = "".join(f", {attribute.name}" for attribute in op.attributes)
+    quote = "'" if '"' in op.signature else '"'
+    values = _values_in_python(op) | {
+        "quoted": f"{quote}{op.signature}{quote}",
+        "parameters": inputs + (f"{', ' * bool(inputs)}*{attributes}" if attributes else ""),
+    }
+    return {FILE: _filled("python/signature.py", **values)}
+
+
+def _values_in_python(op: Op) -> dict[str, str]:
+    """Returns the values of the templates for files in Python."""
+    return {
+        "name": op.name,
+        "stem": snake_case(op.name),
+        "sizes": "".join(f"    {line}\n" for line in _python_sizes(op)),
+        "outputs": "(\n" + "".join(f"        {_zeros(op, output)},\n" for output in op.outputs) + "    )",
+        "inputs": "".join(f"        {line}\n" for line in _case_inputs(op)),
+        "attributes": _literal({a.name: _value(a) for a in op.attributes if a.required}),
+    }
+
+
 def _skeleton(op: Op) -> dict[str, str]:
     """Returns the files of an op that gives zeros. Raises ScaffoldError for a name that its code can't have."""
     for name in (*(tensor.name for tensor in op.inputs), *(attribute.name for attribute in op.attributes), *_names(op)):
         if name in _TAKEN:
             raise ScaffoldError(f"'{name}' has a meaning in the kernel or in the reference: call it otherwise")
-    values = {
-        "name": op.name,
-        "stem": snake_case(op.name),
+    values = _values_in_python(op) | {
         "signature": op.signature,
         "quoted": _quoted(op.signature),
         "attributes_name": " attributes" * bool(op.attributes),
@@ -111,10 +135,6 @@ def _skeleton(op: Op) -> dict[str, str]:
         "read": "".join(f"    {line}\n" for line in _reads(op)),
         "write": "".join(f"    {line}\n" for line in _writes(op)),
         "parameters": _parameters(op),
-        "sizes": "".join(f"    {line}\n" for line in _python_sizes(op)),
-        "outputs": "(\n" + "".join(f"        {_zeros(op, output)},\n" for output in op.outputs) + "    )",
-        "inputs": "".join(f"        {line}\n" for line in _case_inputs(op)),
-        "attributes": _literal({a.name: _value(a) for a in op.attributes if a.required}),
         "table": "".join(_rows(op)),
     }
     return {

@@ -64,6 +64,20 @@ def test_every_new_op_builds_without_a_warning_and_verifies(folder, capsys):
     assert all(f"## {op.name}\n" in page for op in table)
 
 
+def test_every_new_op_with_a_signature_in_python_verifies(library, tmp_path, capsys):
+    """Nothing is compiled, so all ops of the table are tried. A gradient's name is that of an op in Python already."""
+    table = [op for op in read_table(library) if not op.name.endswith("Backward")]
+    for name, signature in {**SIGNATURES, **{op.name: op.signature for op in table}}.items():
+        new_op(tmp_path / "all_ops" / snake_case(name), signature, library, python=True)
+    options = for_onnxruntime(tmp_path / "all_ops")
+    build(options, lambda line: None)
+    names = {op.name for op in read_table(options.library())}
+    assert names == {*SIGNATURES, *(op.name for op in table)}
+    with supervised(adapters_of(options)) as engines:
+        assert verify_and_print(read_table(options.library()), tmp_path / "all_ops", engines, [*SIGNATURES], [])
+    assert " 0 failed" in capsys.readouterr().out
+
+
 def test_a_wrong_kernel_of_a_new_op_is_found(folder, library, tmp_path, capsys):
     new_op(tmp_path / "ops" / "scale_it", None, library)
     header = tmp_path / "ops" / "scale_it" / "scale_it.h"
