@@ -53,9 +53,9 @@ class ScaffoldError(ValueError):
 def new_op(folder: Path, signature: str | None, library: Path, *, python: bool = False) -> list[Path]:
     """Writes the files of a new op into `folder`, whose name is the op's in snake_case, and returns them.
 
-    Without a signature the op is elementwise and gives x times an attribute. With `python` it is an op.py: a formula, or
-    with a signature a NumPy function that gives zeros. `library` is an op library, whose parser reads the signature. Raises ScaffoldError, SignatureError, and OSError if a file can't be
-    written.
+    Without a signature the op is elementwise and gives x times an attribute. With `python` it is an op.py: a formula,
+    or with a signature a NumPy function that gives zeros. `library` is an op library, whose parser reads the signature.
+    Raises ScaffoldError, SignatureError, and OSError if a file can't be written.
     """
     folder = folder.resolve()
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", folder.name) or keyword.iskeyword(folder.name):
