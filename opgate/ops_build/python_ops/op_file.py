@@ -18,17 +18,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case, with_gradients
+from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
+from opgate.ops_build.python_ops import layout
 from opgate.ops_build.python_ops.derivative import evaluated
-from opgate.ops_build.python_ops.differences import beside_steps, check_gradient
-from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
+from opgate.ops_build.python_ops.differences import MOST_TRIED, beside_steps, check_gradient, check_row_gradient
+from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
 from opgate.ops_build.python_ops.tracing import choices_of, formula_of, limits_of, names_in
-from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual_cases
+from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual, usual_cases, with_output_gradients
 
 FILE = "op.py"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -81,7 +82,10 @@ class OpFile:
         known = {attribute.name for attribute in op.attributes}
         held = [limit for limit in limits if known.issuperset(names_in([limit.condition]))]
         inputs = [tensor.name for tensor in op.inputs]
-        return header(Stated(op.name, op.signature, op.doc, inputs, op.attributes, held), choices)
+        columns = layout.columns_of(op)
+        over = [[layout.over(op, tensor) for tensor in tensors] for tensors in (op.inputs, op.outputs)]
+        rows = Rows(columns, *over) if columns else None
+        return header(Stated(op.name, op.signature, op.doc, inputs, op.attributes, held, rows), choices)
 
     def reference(self) -> Callable[..., Any]:
         """Returns the op in NumPy. Floats are computed in float64."""
@@ -99,28 +103,36 @@ class OpFile:
             # Where the formula overflows in the dtype, its value is what the dtype gives.
             results = choice.results.get(like.dtype.name) or choice.results["float64"]
             wide = {name: array.astype(np.float64) for name, array in values.items()}
-            exact = _of_shape(like, evaluated(results, {**wide, **attributes}))
-            named = {output.name: array for output, array in zip(op.outputs, exact, strict=True)}
+
+            def of_arrays(arrays: Mapping[str, Array]) -> list[Array]:
+                known = {**layout.with_last_axis(op, arrays), **attributes}
+                return layout.as_outputs(op, arrays, evaluated(results, known, layout.rows_of(op, arrays)[1]))
+
+            exact = of_arrays(wide)
             if not self.python.surrogate:
-                check_gradient(self.op, self.python.function, values, attributes, named)
-            held = _of_shape(like, evaluated(results, {**values, **attributes}))
+                rows = layout.columns_of(op) is not None
+                tried = layout.few_rows(op, wide, MOST_TRIED) if rows else values
+                slopes = dict(zip((t.name for t in op.outputs), of_arrays(tried) if rows else exact, strict=True))
+                check = check_row_gradient if rows else check_gradient
+                check(self.op, self.python.function, tried, attributes, slopes)
+            held = of_arrays(values)
             arrays = [np.where(np.isfinite(a) | ~np.isfinite(b), b, a) for a, b in zip(held, exact, strict=True)]
-            unsure = beside_steps(lambda moved: evaluated(results, {**moved, **attributes}), wide, like.dtype, exact)
+            unsure = beside_steps(of_arrays, wide, like.dtype, exact)
             return tuple(np.ma.masked_array(a, mask) for a, mask in zip(arrays, unsure, strict=True))
 
         return rounded(op, compute, wide=False)
 
     def cases(self, types: _Types) -> list[Case]:
-        """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
+        """Returns the cases that the author states, or usual ones for an op of elements or rows. Raises
         FileNotFoundError if there are none."""
         if self.python.cases_function is not None:
             return self._stated_cases(self.python.cases_function, types)
-        if not self.op.elementwise or any(attribute.required for attribute in self.op.attributes):
+        if not usual(self.op) or any(attribute.required for attribute in self.op.attributes):
             raise FileNotFoundError(
                 f"{self.python.place}: {self.op.name} has no cases, and none can be made up: state them with "
                 f"@{self.python.__name__}.cases"
             )
-        return list(usual_cases(self.op, types))
+        return list(usual_cases(self.op, types, self.reference()))
 
     def _stated_cases(self, function: Callable[..., Any], types: _Types) -> list[Case]:
         place = place_of(function)
@@ -146,8 +158,7 @@ class OpFile:
         assert self.backward is not None
         op, _ = self.backward
         found = [case for case in cases if not case.error]
-        for output in self.op.outputs:
-            found = list(with_gradients(found, f"grad_{output.name}", self.op.inputs[0].name))
+        found = with_output_gradients(self.op, found)
         names = [tensor.name for tensor in op.inputs]
         if not {output.name for output in self.op.outputs}.isdisjoint(names):
             found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
@@ -204,10 +215,6 @@ def op_file_of(python: PythonOp, file: Path) -> OpFile:
     _check_names(op, python)
     _check_parameters(op, python.function)
     return OpFile(file, python, replace(op, doc=python.doc))
-
-
-def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:
-    return [np.broadcast_to(np.asarray(value), like.shape) for value in values]
 
 
 def _executed(file: Path, source: bytes) -> ModuleType:
