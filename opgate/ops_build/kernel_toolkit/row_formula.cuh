@@ -113,8 +113,7 @@ class DeviceRow {
 
   template <std::size_t s, Reduction kind, Reduction... more, typename Result>
   static __device__ void finish(Result& result) {
-    place_of<s>(result) =
-        over_threads<threads>(place_of<s>(result), [](V a, V b) { return combined<kind>(a, b); });
+    place_of<s>(result) = over_threads<threads>(place_of<s>(result), [](V a, V b) { return combined<kind>(a, b); });
     if constexpr (sizeof...(more) > 0) finish<s + 1, more...>(result);
   }
 
@@ -144,8 +143,8 @@ __global__ void __launch_bounds__(kThreads) run_rows(Tensors<T, Rows> tensors, S
   constexpr int kTeams = kThreads / threads;
   DeviceRow<T, Rows, threads> row(tensors, sums, static_cast<int>(threadIdx.x) % threads);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kTeams;
-  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kTeams + threadIdx.x / threads;
-       chunk < sums.chunks; chunk += step) {
+  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * kTeams + threadIdx.x / threads; chunk < sums.chunks;
+       chunk += step) {
     const std::int64_t begin = tensors.count * chunk / sums.chunks, end = tensors.count * (chunk + 1) / sums.chunks;
     for (std::int64_t at = begin; at < end; ++at) {
       row.go_to(at, chunk, at == begin);
@@ -188,8 +187,8 @@ struct CudaLoop {
     const Sums<T, Rows> sums = workspace<T, Rows>(context.workspace(), tensors.count, tensors.length);
     if (sums.chunks > 0) {
       if (tensors.length <= kWarpRow) {
-        run_rows<kWarp><<<blocks_for(sums.chunks, kThreads / kWarp), kThreads, 0, stream_of(context)>>>(tensors, sums,
-                                                                                                       formula);
+        run_rows<kWarp>
+            <<<blocks_for(sums.chunks, kThreads / kWarp), kThreads, 0, stream_of(context)>>>(tensors, sums, formula);
       } else {
         run_rows<kThreads><<<blocks_for(sums.chunks, 1), kThreads, 0, stream_of(context)>>>(tensors, sums, formula);
       }

@@ -12,9 +12,9 @@ namespace opgate::rows {
 
 /// The reductions of f(i) for i in [0, count). There are many partial results, because they vectorize, and a partial
 /// sum adds few values before it is added to a double, so the error doesn't grow with the row.
-template <Reduction... kinds, std::size_t... s, typename V, typename Function>
-[[gnu::flatten]] void reduce(std::index_sequence<s...>, std::int64_t count, const Function function,
-                             Reduced<V, sizeof...(kinds)>& result) {
+template <typename V, Reduction... kinds, std::size_t... s, typename Function>
+[[gnu::flatten]] Reduced<V, sizeof...(kinds)> reduce(std::index_sequence<s...>, std::int64_t count,
+                                                     const Function function) {
   constexpr std::int64_t kBlock = 1024, kLanes = 256 / sizeof(V);
   double totals[] = {neutral<kinds, double>()...};
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
@@ -38,7 +38,9 @@ template <Reduction... kinds, std::size_t... s, typename V, typename Function>
     }
     ((totals[s] = combined<kinds>(totals[s], static_cast<double>(partial[s][0]))), ...);
   }
+  Reduced<V, sizeof...(kinds)> result;
   ((place_of<s>(result) = static_cast<V>(totals[s])), ...);
+  return result;
 }
 
 template <typename V, typename Function>
@@ -108,9 +110,7 @@ class CpuRow {
 
   template <Reduction... kinds, typename Function>
   Reduced<V, sizeof...(kinds)> reduce(const Function& function) const {
-    Reduced<V, sizeof...(kinds)> result;
-    rows::reduce<kinds...>(std::make_index_sequence<sizeof...(kinds)>(), length(), function, result);
-    return result;
+    return rows::reduce<V, kinds...>(std::make_index_sequence<sizeof...(kinds)>(), length(), function);
   }
 
   template <std::size_t k, typename Function>
@@ -122,8 +122,7 @@ class CpuRow {
   template <std::size_t... k, typename Function>
   void write(const Function& function) {
     fill(std::make_index_sequence<sizeof...(k)>(), length(), std::array<V*, sizeof...(k)>{target<k>()...}, function);
-    if constexpr (kCopies)
-      (narrow(narrow_[k].data(), tensors_.out[k] + row_ * length(), length()), ...);
+    if constexpr (kCopies) (narrow(narrow_[k].data(), tensors_.out[k] + row_ * length(), length()), ...);
   }
 
   template <std::size_t k>

@@ -1,7 +1,7 @@
 // The kernel of the formulas over rows that `opgate build` writes from Python, on every device.
 //
-// A formula computes one row at a time. It is a template over the type V that it computes in and over a Row, which gives
-// it the inputs of the row and runs functions of a column over all columns:
+// A formula computes one row at a time. It is a template over the type V that it computes in and over a Row, which
+// gives it the inputs of the row and runs functions of a column over all columns:
 //
 //   row.length()                       the number of columns
 //   row.template values<k>()           input k, for each column: values[i]

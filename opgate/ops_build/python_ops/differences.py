@@ -135,8 +135,8 @@ def check_row_gradient(
                     if wrong.size:
                         row = int(wrong[0])
                         raise ValueError(
-                            f"the gradient of '{changed}' is no slope of {op.name}: in row {row}, column {column} it is "
-                            f"{given[row]:.9g}, and differences give {expected[row]:.9g}"
+                            f"the gradient of '{changed}' is no slope of {op.name}: in row {row}, column {column} it "
+                            f"is {given[row]:.9g}, and differences give {expected[row]:.9g}"
                         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opgate.ops_build.op_table import Attribute
@@ -100,7 +100,11 @@ def header(op: Stated, choices: Sequence[Choice]) -> str:
     for name, formula in zip(names, formulas, strict=True):
         lines += ["", *formula.lines(name)]
     lines += ["", *_chooser(op, names, choices, max(formula.kept for formula in formulas)), ""]
-    lines += [f"}}  // namespace {space}", "", f"OPGATE_{'ROWS' if op.rows else 'ELEMENTWISE'}({op.tag}, {space}::Chosen)"]
+    lines += [
+        f"}}  // namespace {space}",
+        "",
+        f"OPGATE_{'ROWS' if op.rows else 'ELEMENTWISE'}({op.tag}, {space}::Chosen)",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -300,9 +304,9 @@ class Statements:
 
 
 class RowBody:
-    """The body of a formula over rows. A pass goes over the columns of a row and computes the reductions whose arguments
-    need no others than those of the passes before; the last one writes the outputs. What costs much and is needed in
-    several passes is kept."""
+    """The body of a formula over rows. A pass goes over the columns of a row and computes the reductions whose
+    arguments need no others than those of the passes before; the last one writes the outputs. What costs much and is
+    needed in several passes is kept."""
 
     def __init__(
         self, inputs: Sequence[str], rows: Rows, dtype: str, results: Sequence[Node], members: Mapping[int, str]
@@ -375,7 +379,7 @@ class RowBody:
         """Yields a call with a function of a column that gives the roots."""
         yield f"{begin}[=]([[maybe_unused]] std::int64_t i) {{"
         column = Statements(self._row.dtype, self._row.members, self._row.texts)
-        yield from (f"  {line}" for line in column.lines(self._columns_of(roots), roots))
+        yield from (f"  {line}" for line in column.lines(self._columns_of(roots, column.texts), roots))
         yield f"  {column.returned(roots)}"
         yield "});"
 
@@ -387,13 +391,14 @@ class RowBody:
             roots += [node for node, over in outputs if Over.COLUMN in over]
         return roots
 
-    def _columns_of(self, roots: Sequence[Node]) -> list[Node]:
-        """Returns the nodes that have a value for each column, from which roots are computed without a reduction."""
+    def _columns_of(self, roots: Sequence[Node], known: Collection[int] = ()) -> list[Node]:
+        """Returns the nodes that have a value for each column, from which roots are computed without a reduction.
+        `known` has the ids of those that are there."""
         found: dict[int, Node] = {}
         stack = [*roots]
         while stack:
             node = stack.pop()
-            if id(node) not in found and Over.COLUMN in node.over:
+            if id(node) not in found and id(node) not in known and Over.COLUMN in node.over:
                 found[id(node)] = node
                 stack += node.of
         return [node for node in self._order if id(node) in found]

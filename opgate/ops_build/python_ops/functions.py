@@ -21,8 +21,8 @@ Derivative = Callable[..., "tuple[Any, ...]"]
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function. `numpy` computes it of arrays. `operator` is how C++ writes it, if it has no name there. One without
-    a derivative is constant almost everywhere. `condition` says that it gives a truth, `integers` that it takes integers
-    too, and `reduces` that it gives one value for a row."""
+    a derivative is constant almost everywhere. `condition` says that it gives a truth, `integers` that it takes
+    integers too, and `reduces` that it gives one value for a row."""
 
     name: str
     numpy: Callable[..., Any]
@@ -174,7 +174,6 @@ _CONDITIONS = [
 _SELECT = Function(
     "select", np.where, lambda g, y, c, a, b: (None, select(c, g, 0.0), select(c, 0.0, g)), integers=True
 )
-
 
 
 def _of_row(reduction: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -26,7 +26,8 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
     if not floats:
         return None
     (variable,) = op.type_variables
-    known = {tensor.name: tensor for tensor in (*op.inputs, *op.outputs)}
+    known: dict[str, Input | Output] = {tensor.name: tensor for tensor in op.inputs}
+    known |= {tensor.name: tensor for tensor in op.outputs}
     gradient_inputs = [_as_input(op, output, f"grad_{output.name}") for output in op.outputs]
     like_output = [_as_output(op, tensor, f"grad_{tensor.name}") for tensor in op.inputs]
     named = _named_by(python.gradient_function, op) if python.gradient_function else [t.name for t in op.inputs]
@@ -83,9 +84,7 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
 
 
 def _as_input(op: Op, tensor: Input | Output, name: str) -> Input:
-    dims = [
-        {"kind": "name", "name": dim["expr"]} if isinstance(dim.get("expr"), str) else dim for dim in tensor.dims
-    ]
+    dims = [{"kind": "name", "name": dim["expr"]} if isinstance(dim.get("expr"), str) else dim for dim in tensor.dims]
     return replace(op.inputs[0], name=name, dims=dims)
 
 

@@ -27,16 +27,15 @@ def columns_of(op: Op) -> str | None:
 def has_rows(op: Op) -> bool:
     """Returns whether all tensors have dims that a formula over rows may have, and an input has rows."""
     columns = columns_of(op)
-    known = ([["..."], ["...", columns], [columns], ["...", "1"]] if columns else [["..."]])
-    return all(texts(tensor) in known for tensor in (*op.inputs, *op.outputs)) and any(
-        texts(tensor)[0] == "..." for tensor in op.inputs
-    )
+    known = [["..."], ["...", columns], [columns], ["...", "1"]] if columns else [["..."]]
+    tensors: list[Input | Output] = [*op.inputs, *op.outputs]
+    return all(texts(tensor) in known for tensor in tensors) and any(texts(tensor)[0] == "..." for tensor in op.inputs)
 
 
 def over(op: Op, tensor: Input | Output) -> Over:
     """Returns what a tensor has a value for."""
     dims = texts(tensor)
-    if columns_of(op) is None or len(dims) == 2 and dims[1] != "1":
+    if columns_of(op) is None or (len(dims) == 2 and dims[1] != "1"):
         return Over.ELEMENT
     return Over.ROW if dims[0] == "..." else Over.COLUMN
 
@@ -73,7 +72,9 @@ def few_rows(op: Op, arrays: Mapping[str, Array], elements: int) -> dict[str, Ar
     found = {}
     for tensor in op.inputs:
         array, dims = arrays[tensor.name], texts(tensor)
-        found[tensor.name] = array.reshape(math.prod(leading), *array.shape[len(leading) :])[:count] if dims[0] == "..." else array
+        found[tensor.name] = (
+            array.reshape(math.prod(leading), *array.shape[len(leading) :])[:count] if dims[0] == "..." else array
+        )
     return found
 
 
@@ -90,7 +91,7 @@ def as_outputs(op: Op, arrays: Mapping[str, Array], results: list[Array]) -> lis
     found = []
     for output, result, shape in zip(op.outputs, results, shapes(op, arrays), strict=True):
         if columns_of(op) and texts(output)[0] != "...":
-            found.append(np.broadcast_to(result, (*leading, length)).reshape(-1, length).sum(0))
+            found.append(np.broadcast_to(result, (*leading, length)).reshape(math.prod(leading), length).sum(0))
         elif columns_of(op) and texts(output) == ["..."]:
             found.append(np.broadcast_to(result, (*leading, 1))[..., 0])
         else:

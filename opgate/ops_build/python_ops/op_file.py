@@ -18,18 +18,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
 from opgate.ops_build.python_ops import layout
-from opgate.ops_build.python_ops.derivative import evaluated
-from opgate.ops_build.python_ops.differences import MOST_TRIED, beside_steps, check_gradient, check_row_gradient
 from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
+from opgate.ops_build.python_ops.gradient_reference import gradient_reference
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
 from opgate.ops_build.python_ops.tracing import choices_of, formula_of, limits_of, names_in
-from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual, usual_cases, with_output_gradients
+from opgate.ops_build.python_ops.trials import (
+    MOST_INPUTS,
+    rounded,
+    usual,
+    usual_cases,
+    with_output_gradients,
+    with_tolerances,
+)
 
 FILE = "op.py"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -94,33 +100,7 @@ class OpFile:
     def backward_reference(self) -> Callable[..., Any]:
         """Returns the gradient in NumPy, which is held to differences of the op. Raises ValueError if they differ."""
         assert self.backward is not None
-        op, choices = self.backward
-
-        def compute(*inputs: Any, **attributes: Any) -> Any:
-            values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
-            choice = next(c for c in choices if all(attributes[name] == value for name, value in c.when.items()))
-            like = values[op.inputs[0].name]
-            # Where the formula overflows in the dtype, its value is what the dtype gives.
-            results = choice.results.get(like.dtype.name) or choice.results["float64"]
-            wide = {name: array.astype(np.float64) for name, array in values.items()}
-
-            def of_arrays(arrays: Mapping[str, Array]) -> list[Array]:
-                known = {**layout.with_last_axis(op, arrays), **attributes}
-                return layout.as_outputs(op, arrays, evaluated(results, known, layout.rows_of(op, arrays)[1]))
-
-            exact = of_arrays(wide)
-            if not self.python.surrogate:
-                rows = layout.columns_of(op) is not None
-                tried = layout.few_rows(op, wide, MOST_TRIED) if rows else values
-                slopes = dict(zip((t.name for t in op.outputs), of_arrays(tried) if rows else exact, strict=True))
-                check = check_row_gradient if rows else check_gradient
-                check(self.op, self.python.function, tried, attributes, slopes)
-            held = of_arrays(values)
-            arrays = [np.where(np.isfinite(a) | ~np.isfinite(b), b, a) for a, b in zip(held, exact, strict=True)]
-            unsure = beside_steps(of_arrays, wide, like.dtype, exact)
-            return tuple(np.ma.masked_array(a, mask) for a, mask in zip(arrays, unsure, strict=True))
-
-        return rounded(op, compute, wide=False)
+        return gradient_reference(self.op, self.python, *self.backward)
 
     def cases(self, types: _Types) -> list[Case]:
         """Returns the cases that the author states, or usual ones for an op of elements or rows. Raises
@@ -132,7 +112,8 @@ class OpFile:
                 f"{self.python.place}: {self.op.name} has no cases, and none can be made up: state them with "
                 f"@{self.python.__name__}.cases"
             )
-        return list(usual_cases(self.op, types, self.reference()))
+        reference = self.reference()
+        return with_tolerances(self.op, [*usual_cases(self.op, types, reference)], reference)
 
     def _stated_cases(self, function: Callable[..., Any], types: _Types) -> list[Case]:
         place = place_of(function)
@@ -156,14 +137,13 @@ class OpFile:
     def backward_cases(self, cases: Iterable[Case]) -> list[Case]:
         """Returns the cases of the gradient from those of the op."""
         assert self.backward is not None
-        op, _ = self.backward
-        found = [case for case in cases if not case.error]
-        found = with_output_gradients(self.op, found)
+        op, choices = self.backward
+        found = with_output_gradients(self.op, [case for case in cases if not case.error])
         names = [tensor.name for tensor in op.inputs]
         if not {output.name for output in self.op.outputs}.isdisjoint(names):
             found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
         attributes = {attribute.name for attribute in op.attributes}
-        return [
+        given = [
             replace(
                 case,
                 inputs={name: case.inputs[name] for name in names},
@@ -172,6 +152,7 @@ class OpFile:
             )
             for case in found
         ]
+        return with_tolerances(op, given, gradient_reference(self.op, self.python, op, choices, checked=False))
 
     def _outputs(self, case: Case) -> dict[str, Any]:
         own = {tensor.name: case.inputs[tensor.name] for tensor in self.op.inputs}

@@ -170,8 +170,8 @@ def _reduced(name: str) -> Callable[..., Any]:
             )
         if axis != -1:
             raise FormulaError(
-                f"a formula reduces the last axis, and {name} has axis={axis}: write axis=-1. What is summed over other "
-                "axes is an op of its own, behind a transposition in the model, or a kernel in C++"
+                f"a formula reduces the last axis, and {name} has axis={axis}: write axis=-1. What is summed over "
+                "other axes is an op of its own, behind a transposition in the model, or a kernel in C++"
             )
         if x.node.kind in CONDITIONS:
             raise FormulaError(_misplaced(name, x.node.kind))

@@ -34,8 +34,8 @@ def check_formula(op: Op) -> None:
         raise FormulaError(f"a formula's tensors have one type variable, such as <T: f32>, got '{op.signature}'")
     if not layout.has_rows(op):
         raise FormulaError(
-            "a formula computes elements, with the dims [...] in every tensor, or rows: [..., n] for elements, [...] or "
-            f"[..., 1] for one number for each row, [n] for one for each column, got '{op.signature}'"
+            "a formula computes elements, with the dims [...] in every tensor, or rows: [..., n] for elements, [...] "
+            f"or [..., 1] for one number for each row, [n] for one for each column, got '{op.signature}'"
         )
     if any(tensor.optional or tensor.variadic or tensor.const for tensor in op.inputs) or any(
         output.optional for output in op.outputs
@@ -118,7 +118,9 @@ def _check_axes(value: Traced, output: Output) -> None:
         )
     if not value.flat and dims == ["..."]:
         instead = "a reduction over axis=-1" if Over.COLUMN in value.node.over else "no keepdims=True, or x[..., 0]"
-        raise FormulaError(f"output '{output.name}' has the dims [...], and the result has a last axis: write {instead}")
+        raise FormulaError(
+            f"output '{output.name}' has the dims [...], and the result has a last axis: write {instead}"
+        )
     if dims == ["...", "1"] and Over.COLUMN in value.node.over:
         raise FormulaError(f"output '{output.name}' has one number for a row: write a reduction over axis=-1")
 

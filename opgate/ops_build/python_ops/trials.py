@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.engines.comparison import TOLERANCES
 from opgate.ops_build.op_table import Attribute, Op
 from opgate.ops_build.python_ops import layout
 
@@ -46,7 +48,8 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
             given.append(widened if tensor.variadic else widened[0])
         attributes = {each.name: _single(each, values.get(each.name, each.default)) for each in op.attributes}
         shapes = _shapes(op, given)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of a row without columns
             try:
                 results = function(*given, **attributes)
             except ValueError:  # NumPy has no maximum of a row without columns
@@ -59,8 +62,10 @@ def rounded(op: Op, function: Callable[..., Any], *, wide: bool) -> Callable[...
                 for array, output in zip(outputs, op.outputs, strict=False)
             ]
         # A number is the same for all elements.
-        arrays = [np.broadcast_to(a, shape) if a.shape != shape and (not op.elementwise or a.shape == ()) else a
-                  for a, shape in zip(arrays, shapes or [a.shape for a in arrays], strict=False)]
+        arrays = [
+            np.broadcast_to(a, shape) if a.shape != shape and (not op.elementwise or a.shape == ()) else a
+            for a, shape in zip(arrays, shapes or [a.shape for a in arrays], strict=False)
+        ]
         return tuple(arrays)
 
     return of_arrays
@@ -97,7 +102,7 @@ def _widened(array: Array, wide: bool) -> Array:
 def usual(op: Op) -> bool:
     """Returns whether an op is one of elements or rows, whose tensors are all required."""
     plain = not any(tensor.variadic or tensor.optional for tensor in op.inputs)
-    return plain and (op.elementwise or layout.columns_of(op) is not None and layout.has_rows(op))
+    return plain and (op.elementwise or (layout.columns_of(op) is not None and layout.has_rows(op)))
 
 
 def usual_cases(op: Op, types: _Types, reference: Callable[..., Any]) -> Iterator[Case]:
@@ -143,9 +148,9 @@ def _odd_rows(op: Op, inputs: Callable[..., dict[str, Array]], reference: Callab
     yield Case("equal", {name: np.full_like(a, 0.7) if name in leading else a for name, a in equal.items()})
     odd = inputs(len(_ODD) + 3, 9)
     for name in leading:
-        for row, number in enumerate(_ODD):
-            odd[name][row, ..., -1:] = number
-        odd[name][-3:] = np.array([[-np.inf], [np.inf], [0]]).reshape(3, *[1] * (odd[name].ndim - 1))
+        of_row = odd[name].reshape(len(odd[name]), -1)
+        of_row[: len(_ODD), -1] = _ODD
+        of_row[len(_ODD) :] = np.array([[-np.inf], [np.inf], [0]])
     yield Case("odd numbers", odd)
 
 
@@ -161,6 +166,26 @@ def with_output_gradients(op: Op, cases: list[Case]) -> list[Case]:
             for output, shape, rng in zip(op.outputs, shapes, rngs, strict=True)
         }
         found.append(replace(case, inputs={**gradients, **case.inputs}))
+    return found
+
+
+def with_tolerances(op: Op, cases: list[Case], reference: Callable[..., Any]) -> list[Case]:
+    """Returns cases of rows with tolerances: terms of a sum may cancel, so that it is as exact as the greatest numbers
+    of the output are. Those of other ops stay."""
+    if layout.columns_of(op) is None:
+        return cases
+    found = []
+    for case in cases:
+        dtype = np.asarray(case.inputs[op.inputs[0].name]).dtype
+        relative, absolute = next(TOLERANCES[name] for name, each in DTYPES.items() if each.numpy == dtype)
+        epsilon = float(np.finfo(dtype if dtype == np.float64 else np.float32).eps)
+        arrays = reference(**case.inputs, **case.attributes)
+        outputs = [np.abs(np.ma.getdata(array).astype(np.float64)) for array in arrays]
+        limits = {
+            tensor.name: (relative, max(absolute, 4 * epsilon * np.max(array, initial=0, where=np.isfinite(array))))
+            for tensor, array in zip(op.outputs, outputs, strict=True)
+        }
+        found.append(replace(case, tolerance=limits))
     return found
 
 

@@ -12,4 +12,6 @@ def rms_norm(x, weight, *, epsilon):
 
 
 rms_norm.formula()
-rms_norm.cases(lambda types: (case for case in cases(types) if case.inputs.keys() == {"x", "weight"} and not case.error))
+rms_norm.cases(
+    lambda types: (case for case in cases(types) if case.inputs.keys() == {"x", "weight"} and not case.error)
+)
