@@ -39,12 +39,18 @@ _NAMED = re.compile(
     r'"(\w+)"(?=\s*[\]),])'
 )
 
-#: How a header states that its op is elementwise, and what is in the sources that are generated then: a header, a macro
-#: and a template.
-_ELEMENTWISE = re.compile(r"\bOPGATE_(FAST_)?ELEMENTWISE\(\s*(\w+)")
+#: How a header states that its op is elementwise or over rows, and what is in the sources that are generated then: a
+#: header, a macro and a template.
+_FORMULA = re.compile(r"\bOPGATE_(FAST_)?(ELEMENTWISE|ROWS)\(\s*(\w+)")
 _GENERATED = {
-    ".cpp": ("kernel_toolkit/elementwise.h", "OPGATE_CPU_KERNEL", "CpuElementwise"),
-    ".cu": ("kernel_toolkit/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
+    "ELEMENTWISE": {
+        ".cpp": ("kernel_toolkit/elementwise.h", "OPGATE_CPU_KERNEL", "CpuElementwise"),
+        ".cu": ("kernel_toolkit/elementwise.cuh", "OPGATE_CUDA_KERNEL", "CudaElementwise"),
+    },
+    "ROWS": {
+        ".cpp": ("kernel_toolkit/row_formula.h", "OPGATE_CPU_KERNEL", "CpuRows"),
+        ".cu": ("kernel_toolkit/row_formula.cuh", "OPGATE_CUDA_KERNEL", "CudaRows"),
+    },
 }
 
 _BACKWARD = "_backward"
@@ -79,7 +85,7 @@ class OpFolder:
         op, without one that the folder has, and the headers of an op in Python.
 
         They include the op's header from the folder `headers`, by default the op's. The compiler's messages place the
-        kernel at the line of the header that has OPGATE_ELEMENTWISE. Raises OpFileError.
+        kernel at the line of the header that has OPGATE_ELEMENTWISE or OPGATE_ROWS. Raises OpFileError.
         """
         generated: dict[str, str] = {}
         if self.op_file:
@@ -89,16 +95,16 @@ class OpFolder:
             path = Path(name) if name in generated else (headers or self.path.absolute()) / name
             stem = Path(name).stem if name in generated else self.path.name
             text = _without_comments(header)
-            for match in _ELEMENTWISE.finditer(text):
-                for suffix, (elementwise, macro, kernel) in _GENERATED.items():
+            for match in _FORMULA.finditer(text):
+                for suffix, (template, macro, kernel) in _GENERATED[match[2]].items():
                     if (self.path / f"{stem}{suffix}").is_file():
                         continue
                     fast = "Fast" if match[1] and suffix == ".cu" else ""
                     generated[f"{stem}{suffix}"] = (
                         f'#include "{path}"\n'
-                        f'#include "{elementwise}"\n'
+                        f'#include "{template}"\n'
                         f'#line {text.count(chr(10), 0, match.start()) + 1} "{path}"\n'
-                        f"{macro}({match[2]}, opgate::{fast}{kernel}<opgate_formula_of_{match[2]}>)\n"
+                        f"{macro}({match[3]}, opgate::{fast}{kernel}<opgate_formula_of_{match[3]}>)\n"
                     )
         return generated
 

@@ -256,3 +256,6 @@ struct Registration {
 /// The same for a formula that uses only arithmetic, comparisons and the functions of elementary.h. CUDA computes
 /// 16-bit types with the fast approximations of the GPU.
 #define OPGATE_FAST_ELEMENTWISE(Tag, ...) OPGATE_ELEMENTWISE(Tag, __VA_ARGS__)
+
+/// States in a header that an op is a formula over rows (row_formula_kernel.h). The build generates its kernels too.
+#define OPGATE_ROWS(Tag, ...) using opgate_formula_of_##Tag = __VA_ARGS__;

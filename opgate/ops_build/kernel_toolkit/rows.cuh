@@ -8,18 +8,29 @@ namespace opgate::rows {
 
 inline constexpr int kThreads = 256;
 
-/// The sum over the threads of a block. All of them get it, and all must call this.
-template <typename C>
-__device__ C block_sum(C value) {
-  constexpr int kWarp = 32;
-  __shared__ C partial[kThreads / kWarp];
-  for (int bits = kWarp / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(0xffffffffu, value, bits);
-  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  C total = 0;
-  for (int warp = 0; warp < kThreads / kWarp; ++warp) total += partial[warp];
-  __syncthreads();  // the next sum writes to `partial` again
-  return total;
+inline constexpr int kWarp = 32;
+
+/// combine() of the values of the threads of a row: a part of a warp, a warp, or a block of `threads` threads. All of
+/// them get it, and all must call this.
+template <int threads, typename C, typename Combine>
+__device__ C over_threads(C value, Combine combine) {
+  for (int bits = (threads < kWarp ? threads : kWarp) / 2; bits > 0; bits /= 2)
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, bits));
+  if constexpr (threads > kWarp) {
+    __shared__ C partial[threads / kWarp];
+    if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    value = partial[0];
+    for (int warp = 1; warp < threads / kWarp; ++warp) value = combine(value, partial[warp]);
+    __syncthreads();  // the next call writes to `partial` again
+  }
+  return value;
+}
+
+/// The sum over the threads of a row.
+template <int threads, typename C>
+__device__ C sum_over_threads(C value) {
+  return over_threads<threads>(value, [](C a, C b) { return a + b; });
 }
 
 /// The sum over i in [0, count) of term(i). A partial sum adds few values, so the error doesn't grow with the row.
@@ -32,7 +43,7 @@ __device__ C sum(std::int64_t count, Term term) {
     for (std::int64_t i = part; i < count && i < part + kPart * kThreads; i += kThreads) partial += term(i);
     total += partial;
   }
-  return block_sum(total);
+  return sum_over_threads<kThreads>(total);
 }
 
 /// What makes a row one with mean 0 and variance 1, as in rows.h.

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opgate.ops_build.python_ops.expression import SCALARS, Kind, Node, in_order
+from opgate.ops_build.python_ops.expression import SCALARS, Kind, Node, Over, in_order
 from opgate.ops_build.python_ops.functions import FUNCTIONS
 from opgate.ops_build.python_ops.traced import Trace, Traced
 
 
 def gradients(
-    trace: Trace, results: Sequence[Node], of_results: Sequence[Traced], inputs: Sequence[Node]
+    trace: Trace, results: Sequence[Node], of_results: Sequence[Traced], inputs: Sequence[Node], over: Sequence[Over]
 ) -> list[Traced]:
-    """Returns the gradient of each input. `of_results` are the gradients of the results. Where a formula doesn't
-    depend on an input, or is constant almost everywhere, the gradient is 0."""
+    """Returns the gradient of each input. `of_results` are the gradients of the results, and `over` says what the
+    outputs have values for. Where a formula doesn't depend on an input, or is constant almost everywhere, the gradient
+    is 0. The gradient of what has a value for each column may have one for each element: their sums over the rows are
+    meant."""
     parts: dict[int, list[Traced]] = {}
-    for node, gradient in zip(results, of_results, strict=True):
-        parts.setdefault(id(node), []).append(gradient)
+    for node, gradient, spread in zip(results, of_results, over, strict=True):
+        parts.setdefault(id(node), []).append(_gathered(trace, gradient, spread, node))
     summed: dict[int, Traced] = {}
     for node in reversed([*in_order(results)]):
         given = parts.pop(id(node), [])
@@ -41,18 +43,27 @@ def _parts(trace: Trace, node: Node, gradient: Traced) -> list[tuple[Node, Trace
     arguments = [Traced(trace, source) for source in node.of]
     given = derivative(gradient, Traced(trace, node), *arguments)
     return [
-        (source, trace.wrap(part))
+        (source, _gathered(trace, trace.wrap(part), node.over, source))
         for source, part in zip(node.of, given, strict=True)
         if part is not None and source.kind is Kind.ELEMENT
     ]
 
 
-def evaluated(results: Sequence[Node], values: Mapping[str, Any]) -> list[Any]:
-    """Computes nodes with NumPy. `values` are the inputs and attributes by name."""
+def _gathered(trace: Trace, gradient: Traced, over: Over, source: Node) -> Traced:
+    """Returns the gradient of a node with one value for a row, from the gradient of what it is spread over."""
+    if Over.COLUMN not in over or source.over != Over.ROW:
+        return gradient
+    return trace.apply("sum", gradient) if Over.COLUMN in gradient.node.over else gradient * trace.length()
+
+
+def evaluated(results: Sequence[Node], values: Mapping[str, Any], length: int = 1) -> list[Any]:
+    """Computes nodes with NumPy. `values` are the inputs and attributes by name, `length` is the number of columns."""
     known: dict[int, Any] = {}
     for node in in_order(results):
         if node.what == "number":
             known[id(node)] = node.value
+        elif node.what == "length":
+            known[id(node)] = length
         elif node.what in ("input", "attribute"):
             name, _, place = str(node.value).partition("[")
             known[id(node)] = values[name][int(place[:-1])] if place else values[name]

@@ -10,6 +10,8 @@ import numpy as np
 from opgate.ops_build.case import Array
 from opgate.ops_build.op_gradients import inputs_of
 from opgate.ops_build.op_table import Attribute, Op
+from opgate.ops_build.python_ops import layout
+from opgate.ops_build.python_ops.expression import Over
 
 #: A difference is taken over so much of a number, or of 1 if it is less than 1: the error of f64 divided by it is about
 #: its square.
@@ -19,7 +21,9 @@ _TOLERANCE = 1e-4
 #: A step is at least so high, relative to the result or to 1.
 _STEP_AT_LEAST = 1e-3
 #: No more elements than these are tried: the function is called twice for each input.
-_MOST = 4096
+MOST_TRIED = 4096
+#: Of a row, no more columns than these are tried, twice each.
+_COLUMNS = 12
 
 
 def check_gradient(
@@ -38,11 +42,11 @@ def check_gradient(
     names = [tensor.name for tensor in op.inputs]
     if any(name not in values for name in names):
         return
-    inputs = {name: values[name].reshape(-1)[:_MOST].astype(np.float64) for name in names}
+    inputs = {name: values[name].reshape(-1)[:MOST_TRIED].astype(np.float64) for name in names}
     size = next(iter(inputs.values())).size
     # An output whose gradient is not taken has no slope anywhere.
     taken = [values.get(f"grad_{output.name}", np.zeros(size)) for output in op.outputs]
-    of_outputs = [gradient.reshape(-1)[:_MOST] for gradient in taken]
+    of_outputs = [gradient.reshape(-1)[:MOST_TRIED] for gradient in taken]
     own = {each.name: attributes.get(each.name, _any_value(each)) for each in op.attributes}
 
     def total(changed: Mapping[str, Array]) -> list[Array]:
@@ -63,7 +67,7 @@ def check_gradient(
                 slopes = differences.mean(0)
                 close = np.abs(differences[0] - differences[1]) <= _TOLERANCE / 2 * np.maximum(1, np.abs(slopes))
                 expected = sum(g * slope for g, slope in zip(of_outputs, slopes, strict=True))
-                given = gradient.reshape(-1)[:_MOST]
+                given = gradient.reshape(-1)[:MOST_TRIED]
                 scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(given)))
                 known = close.all(0) & np.isfinite(expected)
                 wrong = np.flatnonzero(known & ~(np.abs(given - expected) <= _TOLERANCE * scale))
@@ -120,6 +124,66 @@ def check_directions(
                     f"the gradient of '{name.removeprefix('grad_')}' is no slope of {op.name}: in a random direction "
                     f"it gives {given:.9g}, and differences give {expected:.9g}"
                 )
+
+
+def check_row_gradient(
+    op: Op,
+    function: Callable[..., Any],
+    values: Mapping[str, Array],
+    attributes: Mapping[str, Any],
+    gradients: Mapping[str, Array],
+) -> None:
+    """The same for an op over rows, of f64 tensors with few rows. The column of an input is moved in all rows at once,
+    and the change of the outputs, times their gradients, is added up over each row, or over all rows for an input that
+    has one number for each column."""
+    names = [tensor.name for tensor in op.inputs]
+    if any(name not in values for name in names):
+        return
+    inputs = {name: values[name] for name in names}
+    own = {each.name: attributes.get(each.name, _any_value(each)) for each in op.attributes}
+    shapes = layout.shapes(op, inputs)
+    of_outputs = [values.get(f"grad_{t.name}", np.zeros(shape)) for t, shape in zip(op.outputs, shapes, strict=True)]
+    count = layout.rows_of(op, inputs)[0][0] if inputs and layout.rows_of(op, inputs)[0] else 1
+    if count == 0 or any(array.size == 0 for array in inputs.values()):
+        return
+
+    def results(changed: Mapping[str, Array]) -> list[Array]:
+        found = function(*(changed[name] for name in names), **own)
+        arrays = found if isinstance(found, tuple) else (found,)
+        return [np.broadcast_to(np.asarray(a, np.float64), shape) for a, shape in zip(arrays, shapes, strict=True)]
+
+    with np.errstate(all="ignore"):
+        here = results(inputs)
+        for name, gradient in gradients.items():
+            for changed in inputs_of(name, names):
+                tensor = next(tensor for tensor in op.inputs if tensor.name == changed)
+                of_columns = layout.over(op, tensor)
+                last = inputs[changed].shape[-1] if Over.COLUMN in of_columns else 1
+                for column in np.unique(np.linspace(0, last - 1, _COLUMNS).astype(int)):
+                    at = (..., column) if Over.COLUMN in of_columns else (...,)
+                    sides = []
+                    for sign in (1, -1):
+                        moved = inputs[changed].copy()
+                        moved[at] += sign * _STEP * np.maximum(1, np.abs(moved[at]))
+                        step = np.asarray(moved[at] - inputs[changed][at]).reshape(-1)
+                        there = results({**inputs, changed: moved})
+                        change = sum(
+                            (g * (b - a)).reshape(count, -1).sum(1)
+                            for g, a, b in zip(of_outputs, here, there, strict=True)
+                        )
+                        sides.append((change.sum(keepdims=True) if of_columns == Over.COLUMN else change) / step)
+                    expected = (sides[0] + sides[1]) / 2
+                    given = np.asarray(gradient[at]).reshape(-1)
+                    close = np.abs(sides[0] - sides[1]) <= _TOLERANCE / 2 * np.maximum(1, np.abs(expected))
+                    scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(given)))
+                    known = close & np.isfinite(expected)
+                    wrong = np.flatnonzero(known & ~(np.abs(given - expected) <= _TOLERANCE * scale))
+                    if wrong.size:
+                        row = int(wrong[0])
+                        raise ValueError(
+                            f"the gradient of '{changed}' is no slope of {op.name}: in row {row}, column {column} it "
+                            f"is {given[row]:.9g}, and differences give {expected[row]:.9g}"
+                        )
 
 
 def _any_value(attribute: Attribute) -> Any:

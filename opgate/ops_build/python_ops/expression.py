@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag
 
 Number = int | float
 
@@ -21,6 +22,16 @@ class Kind(Enum):
     SETTING = "setting"
 
 
+class Over(Flag):
+    """What a node has a value for: all elements together, each row, each column, or each element. The tensors of an
+    elementwise op have rows of one column."""
+
+    ALL = 0
+    ROW = 1
+    COLUMN = 2
+    ELEMENT = 3
+
+
 #: The kinds of numbers that are the same for all elements, and the kinds of conditions.
 SCALARS = frozenset({Kind.INTEGER, Kind.REAL})
 CONDITIONS = frozenset({Kind.CONDITION, Kind.SETTING})
@@ -28,13 +39,14 @@ CONDITIONS = frozenset({Kind.CONDITION, Kind.SETTING})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A node. `what` is "input", "attribute" or "number", or names a function (functions.py) of the nodes `of`. `value`
-    is the name of an input or attribute, or the number."""
+    """A node. `what` is "input", "attribute", "number" or "length", the number of columns, or names a function
+    (functions.py) of the nodes `of`. `value` is the name of an input or attribute, or the number."""
 
     what: str
     kind: Kind
     of: tuple[Node, ...] = ()
     value: str | Number = ""
+    over: Over = Over.ALL
 
 
 class Graph:
@@ -43,11 +55,15 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[tuple[object, ...], Node] = {}
 
-    def node(self, what: str, kind: Kind, of: Sequence[Node] = (), value: str | Number = "") -> Node:
+    def node(
+        self, what: str, kind: Kind, of: Sequence[Node] = (), value: str | Number = "", over: Over | None = None
+    ) -> Node:
+        """Returns a node, which has a value for what those have that it is a function of, if not `over` says it."""
         # 0.0 and -0.0 are equal, as are 1 and 1.0
         key = (what, kind, repr(value), *map(id, of))
         if key not in self._nodes:
-            self._nodes[key] = Node(what, kind, tuple(of), value)
+            own = functools.reduce(Over.__or__, (node.over for node in of), Over.ALL) if over is None else over
+            self._nodes[key] = Node(what, kind, tuple(of), value, own)
         return self._nodes[key]
 
     def number(self, value: Number) -> Node:

@@ -21,8 +21,8 @@ Derivative = Callable[..., "tuple[Any, ...]"]
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function. `numpy` computes it of arrays. `operator` is how C++ writes it, if it has no name there. One without
-    a derivative is constant almost everywhere. `condition` says that it gives a truth, and `integers` that it takes
-    integers too."""
+    a derivative is constant almost everywhere. `condition` says that it gives a truth, `integers` that it takes
+    integers too, and `reduces` that it gives one value for a row."""
 
     name: str
     numpy: Callable[..., Any]
@@ -30,6 +30,7 @@ class Function:
     operator: str = ""
     condition: bool = False
     integers: bool = False
+    reduces: bool = False
 
 
 def erf(x: Any) -> Any:
@@ -174,8 +175,26 @@ _SELECT = Function(
     "select", np.where, lambda g, y, c, a, b: (None, select(c, g, 0.0), select(c, 0.0, g)), integers=True
 )
 
+
+def _of_row(reduction: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda x: reduction(x, axis=-1, keepdims=True)
+
+
+def _of_extreme(g: Any, y: Any, x: Any) -> tuple[Any]:
+    """Equal ones share the gradient, as in PyTorch's amax."""
+    return (select(x == y, g / _elementwise("sum", select(x == y, 1.0, 0.0)), 0.0),)
+
+
+#: The reductions of a row. `fixed` is a number that a result doesn't depend on, though it is computed with it.
+_ROWS = [
+    Function("sum", _of_row(np.sum), lambda g, y, x: (g,), reduces=True),
+    Function("max", _of_row(lambda x, **of: np.max(x, initial=-np.inf, **of)), _of_extreme, reduces=True),
+    Function("min", _of_row(lambda x, **of: np.min(x, initial=np.inf, **of)), _of_extreme, reduces=True),
+    Function("fixed", lambda x: x),
+]
+
 FUNCTIONS: Mapping[str, Function] = {
-    function.name: function for function in (*_ARITHMETIC, *_ROUNDING, *_ELEMENTARY, *_CONDITIONS, _SELECT)
+    function.name: function for function in (*_ARITHMETIC, *_ROUNDING, *_ELEMENTARY, *_CONDITIONS, _SELECT, *_ROWS)
 }
 #: What NumPy calls otherwise.
 ALIASES: Mapping[str, str] = {
@@ -188,12 +207,16 @@ ALIASES: Mapping[str, str] = {
     "invert": "logical_not",
 }
 
+#: What NumPy calls the reductions of a row that formulas have.
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "logaddexp.reduce", "linalg.norm")
+
 #: What a formula may call, for messages.
 NAMES = ", ".join(
     [
         *(f"np.{name}" for name, each in FUNCTIONS.items() if isinstance(each.numpy, np.ufunc)),
         "np.where",
         "np.clip",
+        *(f"np.{name}" for name in REDUCTIONS),
         "opgate.sigmoid",
         "opgate.erf",
         "opgate.normal_cdf",

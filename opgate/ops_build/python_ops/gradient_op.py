@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opgate.ops_build.op_table import Attribute, Op
+from opgate.ops_build.op_table import Attribute, Input, Op, Output
+from opgate.ops_build.python_ops import layout
 from opgate.ops_build.python_ops.derivative import gradients
-from opgate.ops_build.python_ops.expression import Node
+from opgate.ops_build.python_ops.expression import Node, Over
 from opgate.ops_build.python_ops.formula_source import Choice
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError, Trace, Traced
@@ -26,10 +27,12 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
     if not floats:
         return None
     (variable,) = op.type_variables
-    gradient_inputs = [replace(op.inputs[0], name=f"grad_{output.name}") for output in op.outputs]
-    like_output = [replace(op.outputs[0], name=f"grad_{tensor.name}") for tensor in op.inputs]
+    known: dict[str, Input | Output] = {tensor.name: tensor for tensor in op.inputs}
+    known |= {tensor.name: tensor for tensor in op.outputs}
+    gradient_inputs = [_as_input(op, output, f"grad_{output.name}") for output in op.outputs]
+    like_output = [_as_output(op, tensor, f"grad_{tensor.name}") for tensor in op.inputs]
     named = named_by(python.gradient_function, op) if python.gradient_function else [t.name for t in op.inputs]
-    taken = [replace(op.inputs[0], name=name) for name in named]
+    taken = [_as_input(op, known[name], name) for name in named]
     whole = replace(
         op,
         name=f"{op.name}Backward",
@@ -41,9 +44,10 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
     formula = _stated_gradient(op, python) if python.gradient_function else _derived_gradient(op, python)
     choices = choices_of(whole, formula)
     # One output for inputs with one gradient, and none for those whose gradient is 0.
-    groups: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     for place in range(len(op.inputs)):
-        key = tuple(id(results[place]) for choice in choices for results in choice.results.values())
+        same = [id(results[place]) for choice in choices for results in choice.results.values()]
+        key = (*layout.texts(op.inputs[place]), *same)
         groups.setdefault(key, []).append(place)
     kept_groups = [
         places
@@ -53,7 +57,7 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
     if not kept_groups:
         return None
     outputs = [
-        replace(op.outputs[0], name="grad_" + "_and_".join(op.inputs[place].name for place in places))
+        replace(like_output[places[0]], name="grad_" + "_and_".join(op.inputs[place].name for place in places))
         for places in kept_groups
     ]
     choices = [
@@ -66,8 +70,11 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
         for choice in choices
     ]
     used = {*kept([*(t.name for t in whole.inputs), *(a.name for a in op.attributes)], choices)}
-    if not any(tensor.name in used for tensor in whole.inputs):
-        used.add(whole.inputs[0].name)
+    # The sizes of the outputs are those of inputs.
+    for dim in dict.fromkeys(dim for output in outputs for dim in layout.texts(output)):
+        having = [tensor.name for tensor in whole.inputs if dim in layout.texts(tensor)]
+        if having and used.isdisjoint(having):
+            used.add(having[0])
     backward = replace(
         whole,
         inputs=tuple(tensor for tensor in whole.inputs if tensor.name in used),
@@ -75,6 +82,16 @@ def gradient_op(op: Op, python: PythonOp) -> tuple[Op, list[Choice]] | None:
         outputs=tuple(outputs),
     )
     return replace(backward, signature=_signature(backward)), choices
+
+
+def _as_input(op: Op, tensor: Input | Output, name: str) -> Input:
+    dims = [{"kind": "name", "name": dim["expr"]} if isinstance(dim.get("expr"), str) else dim for dim in tensor.dims]
+    return replace(op.inputs[0], name=name, dims=dims)
+
+
+def _as_output(op: Op, tensor: Input, name: str) -> Output:
+    dims = [{"kind": "expr", "expr": dim["name"]} if dim["kind"] == "name" else dim for dim in tensor.dims]
+    return replace(op.outputs[0], name=name, dims=dims)
 
 
 def _is_zero(node: Node) -> bool:
@@ -90,10 +107,13 @@ def _derived_gradient(op: Op, python: PythonOp) -> Formula:
         results = [trace.wrap(result).node for result in forward(trace, own, attributes)]
         of_results: list[Any] = [inputs[f"grad_{output.name}"] for output in op.outputs]
         nodes = [value.node for value in own.values()]
-        if len(results) > 1:
-            return gradients(trace, results, of_results, nodes)
+        if len(results) > 1 or trace.rows:
+            over = [layout.over(op, output) for output in op.outputs]
+            kept = [Traced(trace, gradient.node) for gradient in of_results]
+            found = gradients(trace, results, kept, nodes, over)
+            return [Traced(trace, g.node, value.flat) for g, value in zip(found, own.values(), strict=True)]
         # The slope times the gradient: what overflows in the gradient then spoils nothing of the slope.
-        slopes = gradients(trace, results, [trace.wrap(1.0)], nodes)
+        slopes = gradients(trace, results, [trace.wrap(1.0)], nodes, [Over.ELEMENT])
         return [slope if _is_zero(slope.node) else of_results[0] * slope for slope in slopes]
 
     return formula
@@ -131,10 +151,11 @@ def named_by(function: Callable[..., Any], op: Op) -> list[str]:
 
 
 def _signature(op: Op) -> str:
-    """Returns the signature of an op whose tensors have the dims [...]."""
     ((variable, dtypes),) = op.type_variables.items()
-    inputs = ", ".join(f"{tensor.name}: {variable}[...]" for tensor in op.inputs)
-    outputs = ", ".join(f"{output.name}: {variable}[...]" for output in op.outputs)
+    inputs, outputs = (
+        ", ".join(f"{tensor.name}: {variable}[{', '.join(layout.texts(tensor))}]" for tensor in tensors)
+        for tensors in (op.inputs, op.outputs)
+    )
     attributes = ", ".join(map(attribute_text, op.attributes))
     return f"<{variable}: {'|'.join(dtypes)}> {op.name}({inputs}{'; ' * bool(attributes)}{attributes}) -> ({outputs})"
 

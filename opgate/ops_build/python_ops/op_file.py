@@ -13,20 +13,29 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
-from opgate.ops_build.python_ops.derivative import evaluated
-from opgate.ops_build.python_ops.differences import beside_steps, check_directions, check_gradient
+from opgate.ops_build.python_ops import layout
+from opgate.ops_build.python_ops.differences import check_directions
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError, executed
-from opgate.ops_build.python_ops.formula_source import Choice, Stated, header
+from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
+from opgate.ops_build.python_ops.gradient_reference import gradient_reference
 from opgate.ops_build.python_ops.numpy_gradient import numpy_gradient, numpy_gradient_signature
 from opgate.ops_build.python_ops.parser import ParserError, parser_library
 from opgate.ops_build.python_ops.python_op import PythonOp, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
 from opgate.ops_build.python_ops.tracing import choices_of, formula_of, limits_of, names_in
-from opgate.ops_build.python_ops.trials import MOST_INPUTS, rounded, usual_cases
+from opgate.ops_build.python_ops.trials import (
+    MOST_INPUTS,
+    of_whole_tensors,
+    rounded,
+    usual,
+    usual_cases,
+    with_output_gradients,
+    with_tolerances,
+)
 
 FILE = "op.py"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -89,36 +98,24 @@ class OpFile:
         known = {attribute.name for attribute in op.attributes}
         held = [limit for limit in limits if known.issuperset(names_in([limit.condition]))]
         inputs = [tensor.name for tensor in op.inputs]
-        return header(Stated(op.name, op.signature, op.doc, inputs, op.attributes, held), choices)
+        columns = layout.columns_of(op)
+        over = [[layout.over(op, tensor) for tensor in tensors] for tensors in (op.inputs, op.outputs)]
+        rows = Rows(columns, *over) if columns else None
+        return header(Stated(op.name, op.signature, op.doc, inputs, op.attributes, held, rows), choices)
 
     def reference(self) -> Callable[..., Any]:
         """Returns the op in NumPy. Floats are computed in float64."""
-        return rounded(self.op, self.python.function, wide=True)
+        function = self.python.function
+        if not self.runs_in_python:
+            function = of_whole_tensors(self.op, function)
+        return rounded(self.op, function, wide=True)
 
     def backward_reference(self) -> Callable[..., Any]:
         """Returns the gradient in NumPy, which is held to differences of the op. Raises ValueError if they differ."""
         assert self.backward is not None
-        op, choices = self.backward
         if self.runs_in_python:
-            return self._numpy_reference(op)
-
-        def compute(*inputs: Any, **attributes: Any) -> Any:
-            values = {tensor.name: array for tensor, array in zip(op.inputs, inputs, strict=True)}
-            choice = next(c for c in choices if all(attributes[name] == value for name, value in c.when.items()))
-            like = values[op.inputs[0].name]
-            # Where the formula overflows in the dtype, its value is what the dtype gives.
-            results = choice.results.get(like.dtype.name) or choice.results["float64"]
-            wide = {name: array.astype(np.float64) for name, array in values.items()}
-            exact = _of_shape(like, evaluated(results, {**wide, **attributes}))
-            named = {output.name: array for output, array in zip(op.outputs, exact, strict=True)}
-            if not self.python.surrogate:
-                check_gradient(self.op, self.python.function, values, attributes, named)
-            held = _of_shape(like, evaluated(results, {**values, **attributes}))
-            arrays = [np.where(np.isfinite(a) | ~np.isfinite(b), b, a) for a, b in zip(held, exact, strict=True)]
-            unsure = beside_steps(lambda moved: evaluated(results, {**moved, **attributes}), wide, like.dtype, exact)
-            return tuple(np.ma.masked_array(a, mask) for a, mask in zip(arrays, unsure, strict=True))
-
-        return rounded(op, compute, wide=False)
+            return self._numpy_reference(self.backward[0])
+        return gradient_reference(self.op, self.python, *self.backward)
 
     def _numpy_reference(self, backward: Op) -> Callable[..., Any]:
         of_arrays = numpy_gradient(self.op, backward, self.python)
@@ -134,16 +131,17 @@ class OpFile:
         return rounded(backward, compute, wide=True)
 
     def cases(self, types: _Types) -> list[Case]:
-        """Returns the cases that the author states, or usual ones for an op with the dims [...]. Raises
+        """Returns the cases that the author states, or usual ones for an op of elements or rows. Raises
         FileNotFoundError if there are none."""
         if self.python.cases_function is not None:
             return self._stated_cases(self.python.cases_function, types)
-        if not self.op.elementwise or any(attribute.required for attribute in self.op.attributes):
+        if not usual(self.op) or any(attribute.required for attribute in self.op.attributes):
             raise FileNotFoundError(
                 f"{self.python.place}: {self.op.name} has no cases, and none can be made up: state them with "
                 f"@{self.python.__name__}.cases"
             )
-        return list(usual_cases(self.op, types))
+        reference = self.reference()
+        return with_tolerances(self.op, [*usual_cases(self.op, types, reference)], reference)
 
     def _stated_cases(self, function: Callable[..., Any], types: _Types) -> list[Case]:
         place = place_of(function)
@@ -168,13 +166,14 @@ class OpFile:
     def backward_cases(self, cases: Iterable[Case]) -> list[Case]:
         """Returns the cases of the gradient from those of the op."""
         assert self.backward is not None
-        op, _ = self.backward
-        found = [self._with_gradients(case) for case in cases if not case.error]
+        op, choices = self.backward
+        own = [case for case in cases if not case.error]
+        found = [*map(self._with_gradients, own)] if self.runs_in_python else with_output_gradients(self.op, own)
         names = [tensor.name for tensor in op.inputs]
         if not {output.name for output in self.op.outputs}.isdisjoint(names):
             found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
         attributes = {attribute.name for attribute in op.attributes}
-        return [
+        given = [
             replace(
                 case,
                 inputs={name: case.inputs[name] for name in names if name in case.inputs},
@@ -183,20 +182,16 @@ class OpFile:
             )
             for case in found
         ]
+        if self.runs_in_python:
+            return given
+        return with_tolerances(op, given, gradient_reference(self.op, self.python, op, choices, checked=False))
 
     def _with_gradients(self, case: Case) -> Case:
         """Returns a case with a normally distributed gradient of each output."""
         rng = np.random.default_rng(1)
-        outputs = (
-            self._outputs(case)
-            if self.runs_in_python
-            else dict.fromkeys(
-                (output.name for output in self.op.outputs), np.asarray(case.inputs[self.op.inputs[0].name])
-            )
-        )
         gradients = {
             f"grad_{name}": np.asarray(rng.standard_normal(array.shape)).astype(array.dtype)
-            for name, array in outputs.items()
+            for name, array in self._outputs(case).items()
         }
         return replace(case, inputs={**gradients, **case.inputs})
 
@@ -238,10 +233,6 @@ def _parsed(signature: str, place: str, called: str = "signature") -> Op:
         raise OpFileError(f"{place}: {called}, {error}") from None
     except ParserError as error:
         raise OpFileError(f"{place}: {error}") from None
-
-
-def _of_shape(like: Array, values: Sequence[Any]) -> list[Array]:
-    return [np.broadcast_to(np.asarray(value), like.shape) for value in values]
 
 
 def _check_names(op: Op, python: PythonOp) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.python_ops.expression import CONDITIONS, SCALARS, Graph, Kind, Node, Number
+from opgate.ops_build.python_ops.expression import CONDITIONS, SCALARS, Graph, Kind, Node, Number, Over
 from opgate.ops_build.python_ops.functions import ALIASES, FUNCTIONS, NAMES
 
 
@@ -18,10 +18,12 @@ class FormulaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A call of a formula for tensors whose elements are computed in `dtype`."""
+    """A call of a formula for tensors whose elements are computed in `dtype`. `rows` says that they have rows, over
+    which a formula may sum."""
 
     graph: Graph
     dtype: np.dtype[Any]
+    rows: bool = False
 
     def wrap(self, value: object) -> Traced:
         """Returns a value of the formula: a traced one, or a number. Raises FormulaError."""
@@ -44,6 +46,7 @@ class Trace:
         function = FUNCTIONS[name]
         values = [self.wrap(argument) for argument in arguments]
         nodes = [value.node for value in values]
+        flat = _flat(values)
         logical = name.startswith("logical_")
         for place, node in enumerate(nodes):
             if (node.kind in CONDITIONS) != (logical or (name == "select" and place == 0)):
@@ -63,7 +66,12 @@ class Trace:
             return self.wrap(_folded(name, [node.value for node in nodes]))
         if name == "multiply" and kind is Kind.ELEMENT and (factor := next(filter(_is_one, nodes), None)):
             return values[1 - nodes.index(factor)]
-        return Traced(self, self.graph.node(*_shared(name, kind, nodes)))
+        over = Over.ROW if function.reduces else None
+        return Traced(self, self.graph.node(*_shared(name, kind, nodes), over=over), flat)
+
+    def length(self) -> Traced:
+        """Returns the number of columns."""
+        return Traced(self, self.graph.node("length", Kind.INTEGER))
 
     def _check_integers(self, name: str, nodes: list[Node]) -> None:
         if not FUNCTIONS[name].integers:
@@ -76,6 +84,19 @@ class Trace:
             limits = np.iinfo(self.dtype)
             if node.what == "number" and not limits.min <= int(node.value) <= limits.max:
                 raise FormulaError(f"{node.value} is beyond {self.dtype}, {limits.min} to {limits.max}")
+
+
+def _flat(values: list[Traced]) -> bool:
+    """Returns whether the function of values has one value for a row, without the last axis. Raises FormulaError if
+    NumPy would take the last axis of one value for another axis of the other."""
+    varying = [value for value in values if value.node.over != Over.ALL]
+    flat = [value for value in varying if value.flat]
+    if flat and len(flat) < len(varying):
+        raise FormulaError(
+            "values for each row meet values that have a last axis: write keepdims=True in the reduction, or "
+            "x[..., None]"
+        )
+    return bool(flat)
 
 
 def _is_one(node: Node) -> bool:
@@ -135,11 +156,94 @@ def _round(x: Any, decimals: int = 0) -> Any:
     return np.rint(x)
 
 
+def _reduced(name: str) -> Callable[..., Any]:
+    """Returns a reduction as NumPy calls it."""
+
+    def reduction(x: Any, axis: Any = None, *, keepdims: bool = False, **options: Any) -> Any:
+        trace: Trace = x.trace
+        if trace.rows and options:
+            raise FormulaError(f"{name} takes axis and keepdims in a formula, and no {', '.join(options)}")
+        if not trace.rows:
+            raise FormulaError(
+                f"a formula of elements sees one of each tensor, and no {name} of them: give the signature rows, such "
+                f"as (x: T[..., n]), and write axis=-1"
+            )
+        if axis != -1:
+            raise FormulaError(
+                f"a formula reduces the last axis, and {name} has axis={axis}: write axis=-1. What is summed over "
+                "other axes is an op of its own, behind a transposition in the model, or a kernel in C++"
+            )
+        if x.node.kind in CONDITIONS:
+            raise FormulaError(_misplaced(name, x.node.kind))
+        if x.flat or Over.COLUMN not in x.node.over:
+            raise FormulaError(f"{name} of a value that has no last axis: it is one number for a row already")
+        result = _REDUCTIONS[name](x)
+        return Traced(trace, result.node, not keepdims)
+
+    return reduction
+
+
+def _sum(x: Any) -> Any:
+    return x.trace.apply("sum", x)
+
+
+def _mean(x: Any) -> Any:
+    return _sum(x) / x.trace.length()
+
+
+def _variance(x: Any) -> Any:
+    return _mean(np.square(x - _mean(x)))
+
+
+def _logsumexp(x: Any) -> Any:
+    """The result doesn't depend on the greatest element, which keeps the sum in range."""
+    greatest = x.trace.apply("max", x)
+    held = x.trace.apply("fixed", np.where(np.isfinite(greatest), greatest, 0.0))
+    return held + np.log(_sum(np.exp(x - held)))
+
+
+_REDUCTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "max": lambda x: x.trace.apply("max", x),
+    "min": lambda x: x.trace.apply("min", x),
+    "var": _variance,
+    "std": lambda x: np.sqrt(_variance(x)),
+    "logaddexp.reduce": _logsumexp,
+    "linalg.norm": lambda x: np.sqrt(_sum(np.square(x))),
+}
+#: The ufuncs whose reduction has a name.
+_REDUCING = {"add": "sum", "maximum": "max", "minimum": "min", "logaddexp": "logaddexp.reduce"}
+
+
+def _expanded(x: Any, axis: Any) -> Any:
+    if axis != -1:
+        raise FormulaError(f"a formula has rows and columns: write axis=-1, got {axis}")
+    return x[..., None]
+
+
+def _squeezed(x: Any, axis: Any = None) -> Any:
+    if axis != -1:
+        raise FormulaError(f"a formula has rows and columns: write axis=-1, got {axis}")
+    return x[..., 0]
+
+
 #: Functions of NumPy that are no ufuncs.
 _OTHERS: Mapping[Any, Callable[..., Any]] = {
     np.where: _where,
     np.clip: _clip,
     np.round: _round,
+    np.sum: _reduced("sum"),
+    np.mean: _reduced("mean"),
+    np.max: _reduced("max"),
+    np.amax: _reduced("max"),
+    np.min: _reduced("min"),
+    np.amin: _reduced("min"),
+    np.var: _reduced("var"),
+    np.std: _reduced("std"),
+    np.linalg.norm: _reduced("linalg.norm"),
+    np.expand_dims: _expanded,
+    np.squeeze: _squeezed,
 }
 
 
@@ -147,14 +251,15 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     """A value of a formula: an element of a tensor, an attribute, or what is computed from them.
 
     It takes part in arithmetic, comparisons, `&`, `|` and `~` of comparisons, and in the functions of NumPy that
-    functions.py names. `dtype` is that in which elements are computed: float32 for f16, bf16 and f32.
+    functions.py names. `dtype` is that in which elements are computed: float32 for f16, bf16 and f32. `flat` says that
+    it has one value for a row and no last axis.
     """
 
-    __slots__ = ("node", "trace")
+    __slots__ = ("flat", "node", "trace")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, trace: Trace, node: Node) -> None:
-        self.trace, self.node = trace, node
+    def __init__(self, trace: Trace, node: Node, flat: bool = False) -> None:
+        self.trace, self.node, self.flat = trace, node, flat
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -179,6 +284,24 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def clip(self, low: Any = None, high: Any = None) -> Any:
         return _clip(self, low, high)
 
+    sum, mean, max, min, var, std = (_reduced(name) for name in ("sum", "mean", "max", "min", "var", "std"))
+
+    @property
+    def shape(self) -> _Shape:
+        if not self.trace.rows or Over.COLUMN not in self.node.over:
+            self._no_array(name="shape")
+        return _Shape(self.trace)
+
+    def __getitem__(self, key: Any) -> Traced:
+        """x[..., None] and x[..., 0] give and take away the last axis of what has one value for a row."""
+        if self.trace.rows and isinstance(key, tuple) and len(key) == 2 and key[0] is ...:
+            of_row = Over.COLUMN not in self.node.over
+            if key[1] is None and (self.flat or self.scalar):
+                return Traced(self.trace, self.node)
+            if key[1] in (0, -1) and of_row and not self.flat:
+                return Traced(self.trace, self.node, flat=True)
+        return self._no_array()  # type: ignore[no-any-return]
+
     def __round__(self, decimals: int = 0) -> Any:
         return _round(self, decimals)
 
@@ -192,6 +315,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         name = ALIASES.get(ufunc.__name__, ufunc.__name__)
         if name == "positive":
             return self
+        if method == "reduce" and name in _REDUCING:
+            (x,) = arguments
+            return _reduced(_REDUCING[name])(x, **{"axis": 0, **options})
         if name == "reciprocal":
             return self.trace.apply("divide", 1, *arguments)
         if name not in FUNCTIONS or method != "__call__":
@@ -224,14 +350,34 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _no_array(self, *_: object, name: str = "") -> Any:
         what = f": it has no .{name}" if name else ""
+        if self.trace.rows:
+            raise FormulaError(
+                "a formula sees one row of each tensor, and no parts of it; it has x.shape[-1], and x[..., None] and "
+                f"x[..., 0] of one value for a row{what}"
+            )
         raise FormulaError(f"a formula sees one element of each tensor, which has no shape, no axis and no parts{what}")
 
-    __getitem__ = __setitem__ = __len__ = __iter__ = __array__ = _no_array
+    __setitem__ = __len__ = __iter__ = __array__ = _no_array
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return self._no_array(name=name)
+
+
+class _Shape:
+    """The shape of a tensor with rows, of which the number of columns is known to a formula."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def __getitem__(self, axis: Any) -> Traced:
+        if axis != -1:
+            raise FormulaError(f"a formula knows the number of columns, x.shape[-1], and not x.shape[{axis}]")
+        return self._trace.length()
+
+    def __iter__(self) -> Any:
+        raise FormulaError("a formula knows the number of columns, x.shape[-1], and no other dim")
 
 
 def _whole_power(x: Traced, power: Number) -> Any:

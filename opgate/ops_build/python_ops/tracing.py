@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.op_table import Attribute, Op
-from opgate.ops_build.python_ops.expression import CONDITIONS, Graph, Kind, Node, in_order
+from opgate.ops_build.op_table import Attribute, Input, Op, Output
+from opgate.ops_build.python_ops import layout
+from opgate.ops_build.python_ops.expression import CONDITIONS, Graph, Kind, Node, Over, in_order
 from opgate.ops_build.python_ops.formula_source import COMPUTED, Choice, Limit
 from opgate.ops_build.python_ops.python_op import place_of
 from opgate.ops_build.python_ops.traced import FormulaError, Trace, Traced
@@ -26,12 +27,15 @@ def computed_in(dtype: str) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype in ("f16", "bf16") else DTYPES[dtype].numpy
 
 
-def check_elementwise(op: Op) -> None:
+def check_formula(op: Op) -> None:
     """Raises FormulaError if the op of a signature can't have a formula."""
-    if len(op.type_variables) != 1 or not op.elementwise or {*op.tensor_types} != {*op.type_variables}:
+    columns = layout.columns_of(op)
+    if len(op.type_variables) != 1 or {*op.tensor_types} != {*op.type_variables}:
+        raise FormulaError(f"a formula's tensors have one type variable, such as <T: f32>, got '{op.signature}'")
+    if not layout.has_rows(op):
         raise FormulaError(
-            "a formula computes one element of each output from one of each input: all tensors have one type variable "
-            f"and the dims [...], such as '<T: f32> {op.name}(x: T[...]) -> (y: T[...])', got '{op.signature}'"
+            "a formula computes elements, with the dims [...] in every tensor, or rows: [..., n] for elements, [...] "
+            f"or [..., 1] for one number for each row, [n] for one for each column, got '{op.signature}'"
         )
     if any(tensor.optional or tensor.variadic or tensor.const for tensor in op.inputs) or any(
         output.optional for output in op.outputs
@@ -40,11 +44,13 @@ def check_elementwise(op: Op) -> None:
     (dtypes,) = op.type_variables.values()
     if wrong := [dtype for dtype in dtypes if computed_in(dtype).name not in COMPUTED]:
         raise FormulaError(f"a formula computes numbers, and {op.name} takes {', '.join(wrong)}")
+    if columns and (whole := [dtype for dtype in dtypes if computed_in(dtype).kind != "f"]):
+        raise FormulaError(f"a formula over rows computes floats, and {op.name} takes {', '.join(whole)}")
 
 
 def choices_of(op: Op, formula: Formula) -> list[Choice]:
     """Traces a formula. Raises FormulaError."""
-    check_elementwise(op)
+    check_formula(op)
     deciding = [attribute for attribute in op.attributes if attribute.kind in ("bool", "choice") and not attribute.list]
     (dtypes,) = op.type_variables.values()
     computed = dict.fromkeys(computed_in(dtype) for dtype in dtypes)
@@ -62,7 +68,8 @@ def _choice(
     op: Op, formula: Formula, when: Mapping[str, str | bool | float], computed: Iterable[np.dtype[Any]]
 ) -> Choice:
     graph = Graph()
-    return Choice(when, {dtype.name: _traced(op, formula, Trace(graph, dtype), when) for dtype in computed})
+    rows = layout.columns_of(op) is not None
+    return Choice(when, {dtype.name: _traced(op, formula, Trace(graph, dtype, rows), when) for dtype in computed})
 
 
 def _powers(op: Op, choice: Choice) -> list[str]:
@@ -77,9 +84,10 @@ def _values(attribute: Attribute) -> Sequence[str | bool]:
 
 
 def _traced(op: Op, formula: Formula, trace: Trace, when: Mapping[str, str | bool | float]) -> Sequence[Node]:
-    inputs = {t.name: Traced(trace, trace.graph.node("input", Kind.ELEMENT, value=t.name)) for t in op.inputs}
+    inputs = {tensor.name: _input(op, trace, tensor) for tensor in op.inputs}
     attributes = {a.name: when[a.name] if a.name in when else _attribute(trace, a) for a in op.attributes}
-    results = [trace.wrap(result).node for result in formula(trace, inputs, attributes)]
+    values = [trace.wrap(result) for result in formula(trace, inputs, attributes)]
+    results = [value.node for value in values]
     if len(results) != len(op.outputs):
         raise FormulaError(f"expected {len(op.outputs)} results, one for each output, got {len(results)}")
     for node, output in zip(results, op.outputs, strict=True):
@@ -87,7 +95,34 @@ def _traced(op: Op, formula: Formula, trace: Trace, when: Mapping[str, str | boo
             raise FormulaError(f"output '{output.name}' is a condition: write np.where(condition, 1, 0)")
         if trace.dtype.kind in "iu" and node.kind is Kind.REAL:
             raise FormulaError(f"output '{output.name}' is no {trace.dtype}: write a whole number")
+    if trace.rows:
+        for value, output in zip(values, op.outputs, strict=True):
+            _check_axes(value, output)
     return results
+
+
+def _input(op: Op, trace: Trace, tensor: Input) -> Traced:
+    node = trace.graph.node("input", Kind.ELEMENT, value=tensor.name, over=layout.over(op, tensor))
+    return Traced(trace, node, trace.rows and layout.texts(tensor) == ["..."])
+
+
+def _check_axes(value: Traced, output: Output) -> None:
+    """Raises FormulaError if a result has not the axes of its output in an op over rows."""
+    dims = layout.texts(output)
+    if value.node.over == Over.ALL:
+        return
+    if value.flat and dims != ["..."]:
+        raise FormulaError(
+            f"output '{output.name}' has the dims [{', '.join(dims)}], and the result has no last axis: write "
+            "keepdims=True in the reduction"
+        )
+    if not value.flat and dims == ["..."]:
+        instead = "a reduction over axis=-1" if Over.COLUMN in value.node.over else "no keepdims=True, or x[..., 0]"
+        raise FormulaError(
+            f"output '{output.name}' has the dims [...], and the result has a last axis: write {instead}"
+        )
+    if dims == ["...", "1"] and Over.COLUMN in value.node.over:
+        raise FormulaError(f"output '{output.name}' has one number for a row: write a reduction over axis=-1")
 
 
 def _attribute(trace: Trace, attribute: Attribute) -> Any:

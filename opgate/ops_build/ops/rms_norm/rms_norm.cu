@@ -1,13 +1,11 @@
 #include "rms_norm.h"
 
-#include "kernel_toolkit/elementwise.cuh"
+#include "kernel_toolkit/rows.cuh"
 
 namespace opgate::ops::rms_norm {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarp = 32;
-constexpr unsigned kWholeWarp = 0xffffffffu;
+using rows::kThreads, rows::kWarp;
 
 /// The most vectors that a thread keeps in registers between the sum of squares and the output. It loads the rest of a
 /// row again, from the cache.
@@ -20,23 +18,6 @@ struct Rows {
   T *y, *sum;                      ///< sum may be null
   ComputeType<T> epsilon;
 };
-
-/// The sum over the threads of a row: a part of a warp, a warp, or the block. All of them get it.
-template <int threads, typename C>
-__device__ C row_sum(C value) {
-  for (int bits = (threads < kWarp ? threads : kWarp) / 2; bits > 0; bits /= 2) {
-    value += __shfl_xor_sync(kWholeWarp, value, bits);
-  }
-  if constexpr (threads > kWarp) {
-    __shared__ C partial[threads / kWarp];
-    if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
-    __syncthreads();
-    value = 0;
-    for (const C part : partial) value += part;
-    __syncthreads();  // the next row writes to `partial` again
-  }
-  return value;
-}
 
 template <typename T, int lanes>
 using Vector = elementwise::Lanes<T, lanes>;
@@ -136,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
         squares += part_squares;
       }
     }
-    const C mean = row_sum<threads>(squares) / static_cast<C>(c);
+    const C mean = rows::sum_over_threads<threads>(squares) / static_cast<C>(c);
     const C scale = C(1) / sqrt(mean + epsilon);
 #pragma unroll
     for (int k = 0; k < held; ++k) {
