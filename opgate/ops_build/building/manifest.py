@@ -144,7 +144,7 @@ def newer_sources(options: BuildOptions) -> list[str]:
     """Returns the names of the libraries that are older than one of their sources."""
     folders = [*options.ops, *(options.source / name for name in ("adapters", *ROOMS))]
     files = (file for folder in folders for file in folder.rglob("*.*"))
-    found = (file for file in files if file.suffix in SOURCE_SUFFIXES or file.name == FILE)
+    found = (file for file in files if file.suffix in (*SOURCE_SUFFIXES, ".c") or file.name == FILE)
     sources = [file for file in found if options.output not in file.parents]  # the emulation's copies are there
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]

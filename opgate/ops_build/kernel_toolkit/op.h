@@ -244,7 +244,7 @@ struct Registration {
 
 #define OPGATE_CUDA_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cuda)
 
-/// The same for a function of C (op_call/c_kernel.h), which any language may have compiled. It is declared here.
+/// The same for a function of C (op_call/c_kernel.h), which any language may have compiled. This declares it.
 #define OPGATE_C_KERNEL(Tag, function)       \
   extern "C" int function(OpgateCall* call); \
   OPGATE_CPU_KERNEL(Tag, ::opgate::CKernel<&function>)

@@ -108,6 +108,27 @@ def header(op: Stated, choices: Sequence[Choice]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def c_kernel(op: Stated, function: str) -> str:
+    """Returns the source of an op whose kernel is a function of C."""
+    space = f"opgate::ops::of_{op.tag}"
+    lines = [
+        '#include "kernel_toolkit/formula.h"',
+        '#include "kernel_toolkit/op.h"',
+        "",
+        f"OPGATE_OP({op.tag}, {_literal(op.signature)}, {_literal(op.doc)})",
+        f'extern "C" int {function}(OpgateCall* call);',
+        "",
+        f"namespace {space} {{",
+        f"struct Kernel : CKernel<&::{function}> {{",
+        *_check(op),
+        "};",
+        f"}}  // namespace {space}",
+        "",
+        f"OPGATE_CPU_KERNEL({op.tag}, {space}::Kernel)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _literal(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
@@ -121,13 +142,7 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice], kept: 
             yield f"  static constexpr rows::Over {name}[] = {{{what}}};"
         yield f'  static constexpr const char* kLength = "{op.rows.length}";'
         yield f"  static constexpr std::size_t kKept = {kept};"
-    if op.limits:
-        yield "  static Status check(const Attributes& attributes, const KnownSizes&) {"
-        for limit in op.limits:
-            condition = _scalar(limit.condition, op.attributes)
-            yield f'    if (!({condition})) return attributes.refuse("{limit.attribute}", {_literal(limit.expected)});'
-        yield "    return {};"
-        yield "  }"
+    yield from _check(op)
     yield "  template <typename Run>"
     length, given = (", std::int64_t length", ", length") if op.rows else ("", "")
     yield f"  static Status choose(const Attributes& attributes{length}, const Run& run) {{"
@@ -137,6 +152,17 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice], kept: 
     yield f"    return run({names[-1]}(attributes{given}));"
     yield "  }"
     yield "};"
+
+
+def _check(op: Stated) -> Iterator[str]:
+    """Yields the function that checks the attributes."""
+    if op.limits:
+        yield "  static Status check(const Attributes& attributes, const KnownSizes&) {"
+        for limit in op.limits:
+            condition = _scalar(limit.condition, op.attributes)
+            yield f'    if (!({condition})) return attributes.refuse("{limit.attribute}", {_literal(limit.expected)});'
+        yield "    return {};"
+        yield "  }"
 
 
 def _test(name: str, value: str | bool | float, attributes: Sequence[Attribute]) -> str:

@@ -19,7 +19,7 @@ from opgate.ops_build.python_ops import layout
 from opgate.ops_build.python_ops.differences import check_directions
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError, executed
-from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, header
+from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, c_kernel, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.gradient_reference import gradient_reference
 from opgate.ops_build.python_ops.numpy_gradient import numpy_gradient, numpy_gradient_signature
@@ -62,7 +62,7 @@ class OpFile:
     def backward(self) -> tuple[Op, list[Choice]] | None:
         """The op that computes the gradient, and its traced formula, which is empty if it runs in Python. None
         if there is no gradient. Raises OpFileError."""
-        if not self.runs_in_python:
+        if self.has_formula:
             return self._traced(lambda: gradient_op(self.op, self.python))
         signature = self._traced(lambda: numpy_gradient_signature(self.op, self.python))
         if signature is None:
@@ -72,21 +72,30 @@ class OpFile:
         return replace(parsed, doc=f"The gradient of {self.op.name}."), []
 
     @property
-    def runs_in_python(self) -> bool:
-        """Whether the kernel is the NumPy function, because there is no formula to compile."""
-        return self.python.formula_function is None
+    def has_formula(self) -> bool:
+        """Whether the kernel is a formula. Else it is a function of C, or the op's own in NumPy."""
+        return self.python.formula_function is not None
 
     def embedded(self) -> list[EmbeddedOp]:
-        """Returns what a library needs to run the NumPy function: nothing if there is a formula."""
-        if not self.runs_in_python:
+        """Returns what a library needs to run functions in Python: the op's own if nothing is compiled in its place, and
+        a gradient in NumPy."""
+        if self.has_formula:
             return []
         name, source = str(Path(*self.file.parts[-3:])), self.file.read_bytes()
-        ops = [self.op] if self.backward is None else [self.op, self.backward[0]]
+        ops = [self.op] if not self.python.c_function else []
+        ops += [self.backward[0]] if self.backward else []
         return [EmbeddedOp(op.signature, op.doc, name, source) for op in ops]
 
     def sources(self) -> dict[str, str]:
-        """Returns the headers of the op and of its gradient, by name: none without a formula. Raises OpFileError."""
-        if self.runs_in_python:
+        """Returns the sources that are compiled, by name: the headers of a formula and of its gradient, or what states
+        that a function of C is the kernel. An op that runs in Python has none. Raises OpFileError."""
+        if self.has_formula and self.python.c_function:
+            raise OpFileError(f"{self.python.place}: {self.op.name} has a formula or a function of C, not both")
+        if self.python.c_function:
+            limits = self._traced(lambda: limits_of(self.op, self.python.check_function))
+            stated = Stated(self.op.name, self.op.signature, self.op.doc, [], self.op.attributes, limits)
+            return {f"{snake_case(self.op.name)}.cpp": c_kernel(stated, self.python.c_function)}
+        if not self.has_formula:
             return {}
         texts = {f"{snake_case(self.op.name)}.h": self._header(self.op, self.choices)}
         if self.backward is not None:
@@ -106,14 +115,14 @@ class OpFile:
     def reference(self) -> Callable[..., Any]:
         """Returns the op in NumPy. Floats are computed in float64."""
         function = self.python.function
-        if not self.runs_in_python:
+        if self.has_formula:
             function = of_whole_tensors(self.op, function)
         return rounded(self.op, function, wide=True)
 
     def backward_reference(self) -> Callable[..., Any]:
         """Returns the gradient in NumPy, which is held to differences of the op. Raises ValueError if they differ."""
         assert self.backward is not None
-        if self.runs_in_python:
+        if not self.has_formula:
             return self._numpy_reference(self.backward[0])
         return gradient_reference(self.op, self.python, *self.backward)
 
@@ -168,7 +177,7 @@ class OpFile:
         assert self.backward is not None
         op, choices = self.backward
         own = [case for case in cases if not case.error]
-        found = [*map(self._with_gradients, own)] if self.runs_in_python else with_output_gradients(self.op, own)
+        found = with_output_gradients(self.op, own) if self.has_formula else [*map(self._with_gradients, own)]
         names = [tensor.name for tensor in op.inputs]
         if not {output.name for output in self.op.outputs}.isdisjoint(names):
             found = [replace(case, inputs={**case.inputs, **self._outputs(case)}) for case in found]
@@ -178,11 +187,11 @@ class OpFile:
                 case,
                 inputs={name: case.inputs[name] for name in names if name in case.inputs},
                 attributes={name: value for name, value in case.attributes.items() if name in attributes},
-                tolerance=None,
+                tolerance=None if self.has_formula else case.tolerance,
             )
             for case in found
         ]
-        if self.runs_in_python:
+        if not self.has_formula:
             return given
         return with_tolerances(op, given, gradient_reference(self.op, self.python, op, choices, checked=False))
 

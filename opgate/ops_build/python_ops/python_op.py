@@ -29,6 +29,7 @@ class PythonOp:
     def __init__(self, signature: str, doc: str, function: _Function) -> None:
         self.signature, self.doc, self.function = signature, doc, function
         self.formula_function: _Function | None = None
+        self.c_function = ""
         self.gradient_function: _Function | None = None
         self.surrogate = False
         self.cases_function: _Cases | None = None
@@ -53,6 +54,15 @@ class PythonOp:
         a function, the op's own is the formula.
         """
         self.formula_function = function or self.function
+        return self
+
+    def c_kernel(self, name: str) -> PythonOp:
+        """States that a function of C is the kernel, on the CPU of every engine: int name(OpgateCall*), as
+        op_call/c_kernel.h describes. Its source is a .c file in the op's folder, or a dependencies.cmake there links
+        what another language has compiled. `opgate verify` holds it to the op's function."""
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"expected the name of a function of C, got {name!r}")
+        self.c_function = name
         return self
 
     def check(self, function: _Function) -> PythonOp:
