@@ -19,6 +19,8 @@ from opgate.ops_build.python_ops import layout
 #: An op in Python has no more inputs.
 MOST_INPUTS = 32
 _Types = Mapping[str, "np.dtype[Any]"]
+_HALVES = frozenset({DTYPES["f16"].numpy, DTYPES["bf16"].numpy})
+_NARROW = _HALVES | {DTYPES["f32"].numpy}
 _ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0)
 
 
@@ -114,10 +116,9 @@ def _single(attribute: Attribute, value: Any) -> Any:
 
 
 def _widened(array: Array, wide: bool) -> Array:
-    name = array.dtype.name
-    if wide and name in ("float16", "bfloat16", "float32"):
+    if wide and array.dtype in _NARROW:
         return array.astype(np.float64).view(WideArray)
-    return array.astype(np.float32) if name in ("float16", "bfloat16") else array
+    return array.astype(np.float32) if array.dtype in _HALVES else array
 
 
 def usual(op: Op) -> bool:
