@@ -4,6 +4,7 @@
 <op>/reference.py          `reference(...)`: the op in NumPy
 <op>/cases.py              `cases(types)`: the cases; `large(types)`: one large case, for measuring time
 <op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, if they can express it
+<op>/gradient.py           `gradient(ops, ...)`: the gradient in terms of other ops of the table (stated_gradient.py)
 <op>/dependencies.cmake    the libraries that the op needs
 <op>/README.md
 <op>/op.py                 an op in Python, in place of kernels, reference and cases. The build generates its kernels.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +28,7 @@ import numpy as np
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.python_ops.op_file import FILE, OpFile, OpFileError, read_op_file
+from opgate.ops_build.stated_gradient import check_text
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 
@@ -50,6 +53,9 @@ _GENERATED = {
         ".cu": ("kernel_toolkit/row_formula.cuh", "OPGATE_CUDA_KERNEL", "CudaRows"),
     },
 }
+
+#: The file that states a gradient in Python.
+GRADIENT = "gradient.py"
 
 _BACKWARD = "_backward"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -104,7 +110,25 @@ class OpFolder:
                         f'#line {text.count(chr(10), 0, match.start()) + 1} "{path}"\n'
                         f"{macro}({match[3]}, opgate::{fast}{kernel}<opgate_formula_of_{match[3]}>)\n"
                     )
+        if (self.path / GRADIENT).is_file() and not self.backward:
+            generated[f"{self.path.name}_gradient.cpp"] = self._gradient_source()
         return generated
+
+    def _gradient_source(self) -> str:
+        """Returns the source that puts the text of gradient.py into the table. Raises OpFileError."""
+        file = self.path / GRADIENT
+        texts = [source.read_text(errors="replace") for source in self.sources]
+        names = [name for text in texts for name in re.findall(r"OPGATE_OP\(\s*(\w+)", text)]
+        op = next((name for name in names if snake_case(name) == self.path.name), None)
+        text = file.read_text()
+        if op is None:
+            raise OpFileError(f"{file}:1: no source in {self.path} states the op, OPGATE_OP({self.path.name}, ...)")
+        check_text(text, file)
+        lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in text.splitlines(keepends=True))
+        return (
+            '#include "op_call/table.h"\n\n'
+            f'static const opgate::StatedGradient stated __attribute__((init_priority(1000)))("{op}",\n{lines});\n'
+        )
 
     @property
     def source_names(self) -> set[str]:
