@@ -54,8 +54,9 @@ class _Gradient:
     """Computes the gradients of a node of an op. TensorFlow passes the tensors of all inputs as one list, and those of
     all outputs."""
 
-    def __init__(self, library: OpLibrary, op: Op, name: str) -> None:
-        self._library, self._op, self._name = library, op, name
+    def __init__(self, library: OpLibrary, op: Op, missing: str) -> None:
+        """`missing` says of an input, {}, that it has no gradient."""
+        self._library, self._op, self._missing = library, op, missing
         self._known = library.registered[op.name]
 
     def __call__(self, node: Any, *gradients: Any) -> list[Any]:
@@ -108,7 +109,7 @@ class _Gradient:
             if wanted and may_be_float(self._op, tensor.type):
                 raise LookupError(  # TensorFlow would read None as an input that nothing depends on
                     f"{self._op.domain}::{self._op.name} can't be differentiated by its input '{tensor.name}': "
-                    f"{self._name} has no gradient of it"
+                    f"{self._missing.format(tensor.name)}"
                 )
             flat += [None] * count
         return flat
@@ -118,7 +119,7 @@ class _TableGradient(_Gradient):
     """Calls the backward op."""
 
     def __init__(self, library: OpLibrary, op: Op, backward: Op) -> None:
-        super().__init__(library, op, backward.name)
+        super().__init__(library, op, f"{backward.name} has no output grad_{{}}")
         self._backward = backward
         forward = {attribute.name for attribute in op.attributes}
         self._attributes = [a.name for a in backward.attributes if a.name in forward]
@@ -176,7 +177,7 @@ class _PythonGradient(_Gradient):
     """Calls what a gradient.py states."""
 
     def __init__(self, library: OpLibrary, op: Op, stated: StatedGradient) -> None:
-        super().__init__(library, op, "its gradient.py")
+        super().__init__(library, op, "its gradient.py gives none")
         self._stated, self._functions = stated, Functions(library)
 
     def _by_input(
