@@ -28,7 +28,7 @@ import numpy as np
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.python_ops.op_file import FILE, OpFile, OpFileError, read_op_file
-from opgate.ops_build.stated_gradient import check_text
+from opgate.ops_build.stated_gradient import GradientError, check_text
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 
@@ -123,7 +123,10 @@ class OpFolder:
         text = file.read_text()
         if op is None:
             raise OpFileError(f"{file}:1: no source in {self.path} states the op, OPGATE_OP({self.path.name}, ...)")
-        check_text(text, file)
+        try:
+            check_text(text, file)
+        except GradientError as error:
+            raise OpFileError(str(error)) from None
         lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in text.splitlines(keepends=True))
         return (
             '#include "op_call/table.h"\n\n'
