@@ -4,6 +4,7 @@
 <op>/reference.py          `reference(...)`: the op in NumPy
 <op>/cases.py              `cases(types)`: the cases; `large(types)`: one large case, for measuring time
 <op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, if they can express it
+<op>/gradient.py           `gradient(ops, ...)`: the gradient in terms of other ops of the table (stated_gradient.py)
 <op>/dependencies.cmake    the libraries that the op needs
 <op>/README.md
 <op>/op.py                 an op in Python, in place of kernels, reference and cases. The build generates its kernels.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +30,7 @@ from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError
 from opgate.ops_build.python_ops.op_file import FILE, OpFile, read_op_file
+from opgate.ops_build.stated_gradient import GradientError, check_text
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 
@@ -52,6 +55,9 @@ _GENERATED = {
         ".cu": ("kernel_toolkit/row_formula.cuh", "OPGATE_CUDA_KERNEL", "CudaRows"),
     },
 }
+
+#: The file that states a gradient in Python.
+GRADIENT = "gradient.py"
 
 _BACKWARD = "_backward"
 _Types = Mapping[str, "np.dtype[Any]"]
@@ -106,11 +112,32 @@ class OpFolder:
                         f'#line {text.count(chr(10), 0, match.start()) + 1} "{path}"\n'
                         f"{macro}({match[3]}, opgate::{fast}{kernel}<opgate_formula_of_{match[3]}>)\n"
                     )
+        if (self.path / GRADIENT).is_file() and not self.backward:
+            generated[f"{self.path.name}_gradient.cpp"] = self._gradient_source()
         return generated
 
     def embedded(self) -> list[EmbeddedOp]:
         """Returns what a library needs to run the functions of an op.py that has no formula. Raises OpFileError."""
         return self.op_file.embedded() if self.op_file else []
+
+    def _gradient_source(self) -> str:
+        """Returns the source that puts the text of gradient.py into the table. Raises OpFileError."""
+        file = self.path / GRADIENT
+        texts = [source.read_text(errors="replace") for source in self.sources]
+        names = [name for text in texts for name in re.findall(r"OPGATE_OP\(\s*(\w+)", text)]
+        op = next((name for name in names if snake_case(name) == self.path.name), None)
+        text = file.read_text()
+        if op is None:
+            raise OpFileError(f"{file}:1: no source in {self.path} states the op, OPGATE_OP({self.path.name}, ...)")
+        try:
+            check_text(text, file)
+        except GradientError as error:
+            raise OpFileError(str(error)) from None
+        lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in text.splitlines(keepends=True))
+        return (
+            '#include "op_call/table.h"\n\n'
+            f'static const opgate::StatedGradient stated __attribute__((init_priority(1000)))("{op}",\n{lines});\n'
+        )
 
     @property
     def source_names(self) -> set[str]:

@@ -69,7 +69,8 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An op of the table. `devices` are those that it has a kernel for, `prepares` those where its kernel prepares."""
+    """An op of the table. `devices` are those that it has a kernel for, `prepares` those where its kernel prepares.
+    `gradient` is the text of its gradient.py, empty without one."""
 
     domain: str
     name: str
@@ -82,6 +83,7 @@ class Op:
     inputs: tuple[Input, ...]
     attributes: tuple[Attribute, ...]
     outputs: tuple[Output, ...]
+    gradient: str = ""
 
     def type_choices(self) -> Iterator[dict[str, str]]:
         """Yields every choice of dtypes for the type variables, and one empty choice if there are no type variables."""
@@ -195,6 +197,7 @@ def _op(domain: str, entry: Mapping[str, Any]) -> Op:
         inputs=tuple(Input(**tensor) for tensor in entry["inputs"]),
         attributes=tuple(_attribute(attribute) for attribute in entry["attributes"]),
         outputs=tuple(Output(**tensor) for tensor in entry["outputs"]),
+        gradient=entry.get("gradient", ""),
     )
 
 

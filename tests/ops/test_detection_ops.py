@@ -346,11 +346,19 @@ def test_rotated_regions_agree_with_grid_sample(
     down = torch.stack([width * sine / h, height * cosine / h, (2 * cy + shift) / h - 1], 1)
     dims = [count, c, size[0] * ratio, size[1] * ratio]
     grid = torch.nn.functional.affine_grid(torch.stack([across, down], 1), dims, align_corners=False)
-    maps = torch.from_numpy(image).double()[rois[:, 0].astype(int)]
+    wide = torch.from_numpy(image).double().requires_grad_()
+    maps = wide[rois[:, 0].astype(int)]
     samples = torch.nn.functional.grid_sample(maps, grid, padding_mode="border", align_corners=False)
     places = ((grid + 1) * torch.tensor([w, h]) - 1) / 2
     inside = ((places >= -1) & (places <= torch.tensor([w, h]))).all(-1)
     expected = torch.nn.functional.avg_pool2d(samples * inside[:, None], ratio)
     near_an_end = (torch.minimum((places + 1).abs(), (places - torch.tensor([w, h])).abs()) < 1e-4).any(-1)
     assert not near_an_end.any()
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(output, expected.detach(), rtol=1e-4, atol=1e-4)
+
+    upstream = rng.normal(0, 1, output.shape).astype(np.float32)
+    (exact,) = torch.autograd.grad(expected, wide, torch.from_numpy(upstream).double())
+    given = {"grad_output": upstream, "input": image, "rois": rois}
+    own = {name: value for name, value in attributes.items() if not name.startswith("output")}
+    (gradient,) = run_op("RoiAlignRotatedBackward", given, {**own, "aligned": aligned, "clockwise": clockwise})
+    np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=1e-3)

@@ -126,6 +126,24 @@ def test_the_gradients_agree_with_torch(run_op: RunOp, dtype: Any, name: str, we
         np.testing.assert_allclose(gradient.astype(np.float64), exact.numpy(), rtol=ALL[dtype], atol=20 * ALL[dtype])
 
 
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 5), 3), ((3, 8), 4), ((2, 32, 9, 7), 4), ((1, 5, 2, 3, 4), 1)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_gradient_of_group_norm_agrees_with_torch(
+    run_op: RunOp, dtype: Any, shape: tuple[int, ...], groups: int, weighted: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    x, grad_y, grad_sum = (normal(dtype, *shape, seed=seed) for seed in range(3))
+    weight = normal(dtype, shape[1], seed=3) if weighted else None
+    inputs, factor, bias = wide(x), wide(weight if weighted else np.ones(shape[1])), wide(np.zeros(shape[1]))
+    y = torch.nn.functional.group_norm(inputs, groups, factor, bias, eps=2**-10)
+    expected = torch.autograd.grad([y, inputs], [inputs, factor, bias], [wide(grad_y), wide(grad_sum)])
+    feeds = {"grad_y": grad_y, "sum": x, "weight": weight, "grad_sum": grad_sum}
+    gradients = run_op("GroupNormBackward", feeds, {"groups": groups, "epsilon": 2**-10})
+    for gradient, exact in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient.astype(np.float64), exact.numpy(), rtol=ALL[dtype], atol=20 * ALL[dtype])
+
+
 def test_a_large_mean_costs_no_digits(run_op: RunOp) -> None:
     """The numbers are near 2^22, where f32 has halves. Subtracting the mean gives their exact differences."""
     x = (np.random.default_rng(0).integers(0, 16, (3, 10_001)) / 2 + 2.0**22).astype(np.float32)

@@ -108,9 +108,9 @@ def test_gradients_against_differences(tf: Any, ops: Any) -> None:
     """The derivative in a random direction, of each op that has a gradient, in f64."""
     tried = 0
     for op in differentiable(ops.ops()):
-        if op.name == "FakeQuantize":  # its gradient is not its derivative
+        types = next((one for one in op.type_choices() if one.get("T") == "f64"), None)
+        if op.name == "FakeQuantize" or types is None:  # its gradient is not its derivative; f32 has too few digits
             continue
-        types = next(one for one in op.type_choices() if one.get("T") == "f64")
         cases = folder_of(op, [OPS]).cases(numpy_types(types))
         good = [case for case in cases if not case.error and 0 < total_size(case) < 3000]
         for case in good[:: -(-len(good) // 3)][:3]:

@@ -111,7 +111,7 @@ def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tupl
         ]
         for op in library.ops
         if op.name.endswith("Backward")
-    }
+    } | {"RotaryEmbedding": ["x"]}
     tried: list[tuple[Op, dict[str, str], Case]] = []
     for _, group in itertools.groupby(cases, lambda one: (one[0].name, str(one[1]))):
         good = [one for one in group if not one[2].error]
@@ -713,7 +713,7 @@ def test_export_with_dynamic_shapes(library: registration.OpLibrary, ops: Any, t
 #: Ops whose gradcheck is in tests/ops. The gradient of FakeQuantize is none: it passes through where x is in the range.
 GRADCHECKED_ELSEWHERE = {
     *("BevPoolV2", "DeformConv2d", "FakeQuantize", "Gelu", "LayerNorm", "MultiScaleDeformableAttention", "RMSNorm"),
-    *("SigmoidFocalLoss", "Swish"),
+    *("RoiAlignRotated", "RotaryEmbedding", "SigmoidFocalLoss", "Swish"),
 }
 
 
@@ -723,6 +723,7 @@ def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) 
     assert torch.autograd.gradcheck(torch.ops.opgate.mish, x.t())
     by_name = {op.name: op for op in library.ops}
     differentiable = {name.removesuffix("Backward") for name in by_name if name.endswith("Backward")}
+    differentiable |= {op.name for op in library.ops if op.gradient}
     points, queries = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (9, 5))
     ends = torch.tensor([4, 9])
     assert torch.autograd.gradcheck(lambda x: torch.ops.opgate.knn_query(x, ends, nsample=4)[1], points)
@@ -732,7 +733,9 @@ def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) 
     features, weight = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((9, 4), (5, 3)))
     rows = torch.randint(-1, 9, (5, 3), dtype=torch.int32)
     assert torch.autograd.gradcheck(lambda f, w: torch.ops.opgate.three_interpolate(f, rows, w), (features, weight))
-    here = {"KNNQuery", "Mish", "ThreeInterpolate"}
+    images, factor = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 6, 5), (6,)))
+    assert torch.autograd.gradcheck(lambda x, w: torch.ops.opgate.group_norm(x, w, w, groups=3)[0], (images, factor))
+    here = {"GroupNorm", "KNNQuery", "Mish", "ThreeInterpolate"}
     assert differentiable == here | GRADCHECKED_ELSEWHERE, "add a gradcheck of the new op here, or in tests/ops"
 
 

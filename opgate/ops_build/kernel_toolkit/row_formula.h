@@ -121,7 +121,11 @@ class CpuRow {
 
   template <std::size_t... k, typename Function>
   void write(const Function& function) {
-    fill(std::make_index_sequence<sizeof...(k)>(), length(), std::array<V*, sizeof...(k)>{target<k>()...}, function);
+    if constexpr (sizeof...(k) == 1) {
+      (fill(length(), target<k>(), function), ...);
+    } else {
+      fill(std::make_index_sequence<sizeof...(k)>(), length(), std::array<V*, sizeof...(k)>{target<k>()...}, function);
+    }
     if constexpr (kCopies) (narrow(narrow_[k].data(), tensors_.out[k] + row_ * length(), length()), ...);
   }
 

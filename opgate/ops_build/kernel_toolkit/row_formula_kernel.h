@@ -32,8 +32,7 @@ enum class Reduction { sum, maximum, minimum };
 /// The reduction of no values: that of a row without columns.
 template <Reduction kind, typename V>
 OPGATE_HOST_DEVICE constexpr V neutral() {
-  constexpr V infinity = std::numeric_limits<V>::infinity();
-  return kind == Reduction::sum ? V(0) : kind == Reduction::maximum ? -infinity : infinity;
+  return kind == Reduction::sum ? V(0) : V(kind == Reduction::maximum ? -INFINITY : INFINITY);
 }
 
 template <Reduction kind, typename V>

@@ -33,17 +33,18 @@ __device__ C sum_over_threads(C value) {
   return over_threads<threads>(value, [](C a, C b) { return a + b; });
 }
 
-/// The sum over i in [0, count) of term(i). A partial sum adds few values, so the error doesn't grow with the row.
-template <typename C, typename Term>
+/// The sum over i in [0, count) of term(i), which `threads` threads compute. A partial sum adds few values, so the
+/// error doesn't grow with the row.
+template <typename C, int threads = kThreads, typename Term>
 __device__ C sum(std::int64_t count, Term term) {
   constexpr std::int64_t kPart = 32;
   C total = 0;
-  for (std::int64_t part = threadIdx.x; part < count; part += kPart * kThreads) {
+  for (std::int64_t part = static_cast<int>(threadIdx.x) % threads; part < count; part += kPart * threads) {
     C partial = 0;
-    for (std::int64_t i = part; i < count && i < part + kPart * kThreads; i += kThreads) partial += term(i);
+    for (std::int64_t i = part; i < count && i < part + kPart * threads; i += threads) partial += term(i);
     total += partial;
   }
-  return sum_over_threads<kThreads>(total);
+  return sum_over_threads<threads>(total);
 }
 
 /// What makes a row one with mean 0 and variance 1, as in rows.h.

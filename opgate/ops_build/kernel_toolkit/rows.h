@@ -16,6 +16,15 @@
 
 namespace opgate::rows {
 
+/// The bytes of a register. GCC makes much slower code of vectors that are longer than that.
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
 /// The sums over i in [0, count) of the values that term(values[i]...) returns, which is an std::array. `more` holds
 /// pointers to arrays as long as `values`.
 ///
@@ -25,8 +34,8 @@ template <std::size_t sums, typename C, typename Term, typename... More>
 [[gnu::flatten]] std::array<double, sums> sum(std::int64_t count, const Term term, const C* values,
                                               const More*... more) {
   constexpr std::int64_t kBlock = 1024, kLanes = 128 / sizeof(C);
-  using Vector [[gnu::vector_size(64)]] = C;
-  constexpr std::int64_t kWidth = 64 / sizeof(C), kVectors = kLanes / kWidth;
+  using Vector [[gnu::vector_size(kVectorBytes)]] = C;
+  constexpr std::int64_t kWidth = kVectorBytes / sizeof(C), kVectors = kLanes / kWidth;
   const auto load = [](const C* from) {
     Vector vector;
     std::memcpy(&vector, from, sizeof(vector));
@@ -62,11 +71,11 @@ template <std::size_t sums, typename C, typename Term, typename... More>
   return total;
 }
 
-/// Vectors of 64 bytes.
+/// Vectors as long as a register.
 template <typename C>
 struct Vectors {
-  using Vector [[gnu::vector_size(64)]] = C;
-  static constexpr std::int64_t kWidth = 64 / sizeof(C);
+  using Vector [[gnu::vector_size(kVectorBytes)]] = C;
+  static constexpr std::int64_t kWidth = kVectorBytes / sizeof(C);
 
   static Vector load(const C* from) {
     Vector vector;

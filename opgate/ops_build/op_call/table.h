@@ -3,6 +3,7 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,14 @@ class Table {
   /// must load before it can report them.
   void add(const char* signature, const char* doc, Device device, const Kernel& kernel);
 
+  /// States the gradient of an op: the Python text of its gradient.py, which PyTorch and TensorFlow run.
+  void state_gradient(const char* op, const char* text) { gradients_[op] = text; }
+  /// The text, empty if none is stated.
+  std::string gradient(const std::string& op) const {
+    const auto found = gradients_.find(op);
+    return found == gradients_.end() ? std::string() : found->second;
+  }
+
   /// Calls registers(). Kernels that it adds take the place of those that the table has.
   template <typename Register>
   void replace_kernels(Register&& registers) {
@@ -49,7 +58,13 @@ class Table {
  private:
   std::deque<Op> ops_;
   std::vector<std::string> errors_;
+  std::map<std::string, std::string> gradients_;
   bool replaces_ = false;
+};
+
+/// A static object of this type states a gradient while the library is loaded.
+struct StatedGradient {
+  StatedGradient(const char* op, const char* text) { Table::instance().state_gradient(op, text); }
 };
 
 }  // namespace opgate

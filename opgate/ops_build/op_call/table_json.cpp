@@ -126,7 +126,7 @@ std::string members(const Signature& signature) {
 }  // namespace
 
 std::string table_json(const Table& table) {
-  const auto op_object = [](const Op& op) {
+  const auto op_object = [&](const Op& op) {
     std::vector<Device> devices, preparing;
     for (Device device : {Device::cpu, Device::cuda}) {
       if (op.has_kernel(device)) devices.push_back(device);
@@ -135,7 +135,8 @@ std::string table_json(const Table& table) {
     const auto name = [](Device device) { return json(name_of(device)); };
     return "{" + members(op.signature) + R"(, "doc": )" + json(op.doc) + R"(, "since_version": )" +
            json(static_cast<std::int64_t>(op.since_version)) + R"(, "devices": )" + list(devices, name) +
-           R"(, "prepares": )" + list(preparing, name) + "}";
+           R"(, "prepares": )" + list(preparing, name) + R"(, "gradient": )" + json(table.gradient(op.signature.name)) +
+           "}";
   };
   return R"({"domain": )" + json(std::string(Table::domain())) + R"(, "errors": )" +
          list(table.errors(), [](const std::string& error) { return json(error); }) + R"(, "cpu_level": )" +

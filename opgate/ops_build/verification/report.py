@@ -51,7 +51,7 @@ def verify_and_print(
             status.update(Text(f"verifying {at}"))
 
         try:
-            cells = verify(chosen, [folder], engines, show, dtypes)
+            cells = verify(chosen, [folder], engines, show, dtypes, ops)
         except KeyboardInterrupt:
             console.print(Text(f"interrupted at {at}"))
             raise

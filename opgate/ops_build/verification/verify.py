@@ -13,6 +13,7 @@ from opgate.ops_build.engines.comparison import difference, tolerance
 from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
 from opgate.ops_build.op_table import Op
+from opgate.ops_build.verification import slopes
 
 #: After so many cases that ended the engine's process, the other cases of the cell are not run.
 MOST_ENDINGS = 3
@@ -63,20 +64,35 @@ def verify(
     engines: Iterable[Engine | Absent],
     progress: Progress = ignore,
     dtypes: Collection[str] = (),
+    table: Sequence[Op] = (),
 ) -> list[Cell]:
     """Runs all cases and returns a cell for each op, choice of dtypes and engine. `folders` hold the op folders.
     `progress` is called before each case. An op without cases fails. With `dtypes`, an op runs only with the choices
-    that have one of them, if it has such choices."""
-    folders, engines = list(folders), list(engines)
-    cells = []
+    that have one of them, if it has such choices. `table` has the ops that a gradient.py may call, by default `ops`."""
+    folders, engines, ops = list(folders), list(engines), list(ops)
+    cells: list[Cell] = []
     for op in ops:
         folder = folder_of(op, folders)
         choices = [*op.type_choices()]
         for types in [types for types in choices if set(types.values()).intersection(dtypes)] or choices:
             cases, references = folder.cases(numpy_types(types)), References(op, folder)
-            for engine in engines:
-                cells.append(verify_cell(op, types, references, cases, engine, progress))
+            found = [verify_cell(op, types, references, cases, engine, progress) for engine in engines]
+            if op.gradient and found:
+                found[0].failures += _gradient_failures(op, folder, cases, slopes.References(table or ops, folders))
+            cells += found
     return cells
+
+
+def _gradient_failures(op: Op, folder: OpFolder, cases: Sequence[Case], references: slopes.References) -> list[str]:
+    """Returns a text for each case in which the gradient.py of an op is wrong."""
+    failures = []
+    for case in cases:
+        if not case.error:
+            try:
+                slopes.check_stated_gradient(op, folder, case, references)
+            except Exception as error:  # whatever the author's code raises
+                failures.append(f"{case.name}: gradient.py: {type(error).__name__}: {error}")
+    return failures
 
 
 def verify_cell(

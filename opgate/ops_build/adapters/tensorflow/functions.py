@@ -11,6 +11,7 @@ from opgate.ops_build.adapters.tensorflow.layers import is_layer, layer
 from opgate.ops_build.adapters.tensorflow.library import OpLibrary
 from opgate.ops_build.op_functions import documentation, functions_of, parameters_of, signature_of
 from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.stated_gradient import differentiable
 
 
 def public_names(library: OpLibrary) -> dict[str, Any]:
@@ -20,10 +21,10 @@ def public_names(library: OpLibrary) -> dict[str, Any]:
     that returns those on request too with _all. A layer has the op's name; only some ops have one. There are no layers
     if Keras computes with something else than TensorFlow."""
     names: dict[str, Any] = {}
-    differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
+    with_gradient = differentiable(library.ops)
     for op in library.ops:
         for name, returned in functions_of(op):
-            names[name] = function(library, op, returned, name, differentiable=op.name in differentiable)
+            names[name] = function(library, op, returned, name, differentiable=op.name in with_gradient)
         if is_layer(op):
             short = snake_case(op.name)
             required = f"{short}_required" if parameters_of(op) and f"{short}_required" in names else short

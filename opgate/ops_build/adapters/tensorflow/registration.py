@@ -48,9 +48,8 @@ def load(path: Path | str) -> OpLibrary:
             "was built with: opgate build builds it again"
         ) from error
     library = OpLibrary(path, ops, {op.name: _registered(op, functions) for op in ops})
-    by_name = {op.name: op for op in ops}
     for op in ops:
-        register_gradient(library, op, by_name.get(f"{op.name}Backward"))
+        register_gradient(library, op)
     _LOADED[path] = library
     return library
 

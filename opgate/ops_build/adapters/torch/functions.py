@@ -22,6 +22,7 @@ from opgate.ops_build.op_functions import (
     sizes_of,
 )
 from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.stated_gradient import differentiable
 
 
 def public_names(library: OpLibrary) -> dict[str, Any]:
@@ -30,10 +31,10 @@ def public_names(library: OpLibrary) -> dict[str, Any]:
     A function has the op's name in snake_case. One that returns only the required outputs ends with _required, and one
     that returns those on request too with _all. A module has the op's name; only some ops have one."""
     names: dict[str, Any] = {}
-    differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
+    with_gradient = differentiable(library.ops)
     for op in library.ops:
         for name, returned in functions_of(op):
-            names[name] = function(returned, name, differentiable=op.name in differentiable)
+            names[name] = function(returned, name, differentiable=op.name in with_gradient)
         if is_module(op, _PLACES):
             names[op.name] = module(op)
     return names

@@ -1,6 +1,7 @@
-"""Registers the gradients of ops. The gradient of an op X is the op XBackward, if the table has one.
+"""Registers the gradients of ops. The gradient of an op X is the op XBackward, if the table has one, or what its
+gradient.py states.
 
-ops_build/op_gradients.py has the rules for its names.
+ops_build/op_gradients.py has the rules for the names of the one, ops_build/stated_gradient.py those of the other.
 """
 
 from __future__ import annotations
@@ -17,20 +18,27 @@ from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_float
 from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.stated_gradient import GradientError, StatedGradient, stated_gradient
 
 
-def register_gradient(op: Op, backward: Op | None, library: torch.library.Library) -> None:
-    """Registers the gradient of the functions of `op`.
+def register_gradient(op: Op, ops: Mapping[str, Op], library: torch.library.Library) -> None:
+    """Registers the gradient of the functions of `op`, one of `ops`.
 
-    If `backward` is None, torch gets functions that raise NotImplementedError. Raises ValueError if `backward`
-    doesn't follow the rules for its names.
+    If there is none, torch gets functions that raise NotImplementedError. Raises ValueError if the gradient doesn't
+    follow the rules.
     """
+    backward = ops.get(f"{op.name}Backward")
+    stated = stated_gradient(op, backward)
     if not any(may_be_float(op, tensor.type) for tensor in op.inputs):
         return
     if backward is not None:
         check_convention(op, backward)
     name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
-    gradient = _NoGradient(op, name) if backward is None else _TableGradient(op, backward, name)
+    gradient: Gradient = _NoGradient(op, name)
+    if stated is not None:
+        gradient = _PythonGradient(op, stated, Functions(ops), name)
+    elif backward is not None:
+        gradient = _TableGradient(op, backward, name)
     if not any(may_be_float(op, tensor.type) for tensor in op.outputs):
         return  # torch knows by itself that integers have no gradient
     record = recorder(op, overload(op), gradient)
@@ -51,6 +59,55 @@ class _NoGradient(Gradient):
         raise NotImplementedError(
             f"{self.name} can't be differentiated in forward mode: the op table has no {self.op.name}Backward. Call it "
             "on tensors without tangents" + (", or state that op" if elementwise else "")
+        )
+
+
+class Functions:
+    """The functions of the ops, by their names."""
+
+    def __init__(self, ops: Mapping[str, Op]) -> None:
+        self._ops = {name: op for op in ops.values() for name, _ in functions_of(op)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._ops:
+            raise AttributeError(f"the library has no op {name}")
+        return overload(self._ops[name], name)
+
+
+class _PythonGradient(Gradient):
+    def __init__(self, op: Op, stated: StatedGradient, functions: Functions, name: str) -> None:
+        super().__init__(op, name)
+        self.stated, self.functions = stated, functions
+        if op.inputs[-1].variadic:
+            raise GradientError(f"{name}: an op with a list of tensors has no gradient.py")
+        inputs, outputs = [tensor.name for tensor in op.inputs], [tensor.name for tensor in op.outputs]
+        self.places = [(0, inputs.index(n)) if n in inputs else (1, outputs.index(n)) for n in stated.tensors]
+        self.defaults = {attribute.name: attribute.default for attribute in op.attributes}
+
+    def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
+        super().save(ctx, inputs, attributes, outputs)
+        tensors = inputs, outputs if isinstance(outputs, tuple) else (outputs,)
+        ctx.save_for_backward(*(tensors[side][index] for side, index in self.places))
+        ctx.attributes = {**self.defaults, **{name: value for name, value in attributes.items() if value is not None}}
+        ctx.present = [tensor is not None for tensor in inputs]
+
+    def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
+        tensors = dict(zip(self.stated.tensors, ctx.saved_tensors, strict=True))
+        tensors |= {f"grad_{t.name}": gradient for t, gradient in zip(self.op.outputs, gradients, strict=True)}
+        found = self.stated(self.functions, tensors, ctx.attributes)
+        for tensor, wanted in zip(self.op.inputs, needed, strict=True):
+            if wanted and tensor.name not in found:  # torch would read None as a gradient of zero
+                raise NotImplementedError(
+                    f"{self.name} can't be differentiated by its input '{tensor.name}': its gradient.py gives none"
+                )
+        return [
+            found.get(tensor.name) if there else None for tensor, there in zip(self.op.inputs, ctx.present, strict=True)
+        ]
+
+    def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+        raise NotImplementedError(
+            f"{self.name} can't be differentiated in forward mode: its gradient.py states the reverse mode. Call it on "
+            "tensors without tangents"
         )
 
 

@@ -82,7 +82,7 @@ def load(path: Path | str) -> OpLibrary:
             register_batching(function, overload(op, name), held)
             register_autocast(function, overload(op, name), held)
             register_tracing(function, overload(op, name), held)
-        register_gradient(op, ops.get(f"{op.name}Backward"), held)
+        register_gradient(op, ops, held)
     _LOADED[namespace] = OpLibrary(path, namespace, tuple(ops.values()), left_out, held)
     return _LOADED[namespace]
 

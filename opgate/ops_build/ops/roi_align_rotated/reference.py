@@ -24,27 +24,14 @@ def reference(
     h, angle). Positions are formed in f32, averages in f64."""
     _, channels, h, w = input.shape
     output = np.zeros((len(rois), channels, output_height, output_width))
-    one, half = np.float32(1), np.float32(0.5)
     for out, roi in zip(output, rois, strict=True):
-        cx, cy, width, height = roi[1:5] * np.float32(spatial_scale)
-        if not np.isfinite(roi).all() or 0 in (h, w, output_height, output_width):
+        found = samples_of(
+            roi, (h, w), (output_height, output_width), spatial_scale, sampling_ratio, aligned, clockwise
+        )
+        if found is None:
             continue
-        if aligned:
-            cx, cy = cx - half, cy - half
-        else:
-            width, height = np.maximum(width, one), np.maximum(height, one)
-        bin_width, bin_height = width / np.float32(output_width), height / np.float32(output_height)
-        across, down = (max(sampling_ratio, 0) or min(int(np.ceil(b)), MOST_SAMPLES) for b in (bin_width, bin_height))
-        if 0 in (across, down):
-            continue
-        dx, dy = (offsets(*axis) for axis in ((width, output_width, across), (height, output_height, down)))
-        angle = np.float64(roi[5] if clockwise else -roi[5])
-        cosine, sine = np.float32(np.cos(angle)), np.float32(np.sin(angle))
-        x = dx[None] * cosine - dy[:, None] * sine + cx
-        y = dx[None] * sine + dy[:, None] * cosine + cy
-        inside = (y >= -1) & (y <= h) & (x >= -1) & (x <= w)
-        rows, columns = pixels(np.where(inside, y, 0), h), pixels(np.where(inside, x, 0), w)
-        values = np.zeros((channels, *x.shape))
+        inside, rows, columns, (down, across) = found
+        values = np.zeros((channels, *inside.shape))
         with np.errstate(invalid="ignore"):
             for r, row_weight in rows:
                 for c, column_weight in columns:
@@ -52,6 +39,40 @@ def reference(
         values = np.where(inside, values, 0)
         out[:] = values.reshape(channels, output_height, down, output_width, across).mean((2, 4))
     return output.astype(input.dtype)
+
+
+def samples_of(
+    roi: Array,
+    size: tuple[int, int],
+    bins: tuple[int, int],
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    clockwise: bool,
+) -> tuple[Array, list[tuple[Array, Array]], list[tuple[Array, Array]], tuple[int, int]] | None:
+    """The samples of a region [down, across] over all its bins: whether each is inside, its two rows and their weights,
+    its two columns and their weights, and the samples of a bin. None if there are none."""
+    one, half = np.float32(1), np.float32(0.5)
+    (h, w), (output_height, output_width) = size, bins
+    cx, cy, width, height = roi[1:5] * np.float32(spatial_scale)
+    if not np.isfinite(roi).all() or 0 in (h, w, output_height, output_width):
+        return None
+    if aligned:
+        cx, cy = cx - half, cy - half
+    else:
+        width, height = np.maximum(width, one), np.maximum(height, one)
+    bin_width, bin_height = width / np.float32(output_width), height / np.float32(output_height)
+    across, down = (max(sampling_ratio, 0) or min(int(np.ceil(b)), MOST_SAMPLES) for b in (bin_width, bin_height))
+    if 0 in (across, down):
+        return None
+    dx, dy = (offsets(*axis) for axis in ((width, output_width, across), (height, output_height, down)))
+    angle = np.float64(roi[5] if clockwise else -roi[5])
+    cosine, sine = np.float32(np.cos(angle)), np.float32(np.sin(angle))
+    x = dx[None] * cosine - dy[:, None] * sine + cx
+    y = dx[None] * sine + dy[:, None] * cosine + cy
+    inside = (y >= -1) & (y <= h) & (x >= -1) & (x <= w)
+    rows, columns = pixels(np.where(inside, y, 0), h), pixels(np.where(inside, x, 0), w)
+    return inside, rows, columns, (down, across)
 
 
 def offsets(size: np.float32, bins: int, samples: int) -> Array:

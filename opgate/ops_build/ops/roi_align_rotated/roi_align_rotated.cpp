@@ -177,7 +177,8 @@ struct Channels {
 struct Cpu : Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const Settings settings = Settings::of(attributes);
+    const Settings settings =
+        Settings::of(attributes, attributes.integer("output_height"), attributes.integer("output_width"));
     const std::int64_t n = in.size("n"), c = in.size("c"), h = in.size("h"), w = in.size("w"), r = in.size("r");
     OPGATE_RETURN_IF_ERROR(check_rois(in["rois"], n, settings));
     if (out["output"].size() == 0) return {};
@@ -257,22 +258,6 @@ struct Cpu : Checked {
             static_cast<T>(static_cast<float>(means[static_cast<std::size_t>(channel)]));
       }
     }
-  }
-
-  static Status check_rois(const Tensor& rois, std::int64_t n, const Settings& settings) {
-    const std::span<const float> values = rois.span<float>();
-    for (std::size_t i = 0; i < values.size(); i += 6) {
-      const auto wrong = [&](std::size_t column, const std::string& expected) {
-        return Status::invalid("input 'rois': element " + std::to_string(i + column) + " is " +
-                               std::to_string(values[i + column]) + ", expected " + expected);
-      };
-      if (!(values[i] >= 0 && values[i] < static_cast<float>(n)))
-        return wrong(0, "the number of a picture, below " + std::to_string(n));
-      for (const std::size_t side : {std::size_t{3}, std::size_t{4}}) {
-        if (settings.aligned && values[i + side] < 0) return wrong(side, "a side that isn't negative");
-      }
-    }
-    return {};
   }
 };
 

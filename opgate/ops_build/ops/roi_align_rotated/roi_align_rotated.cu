@@ -66,7 +66,8 @@ struct Cuda : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t count = out["output"].size(), r = in.size("r"), h = in.size("h"), w = in.size("w");
     if (count == 0) return {};
-    const Settings settings = Settings::of(attributes);
+    const Settings settings =
+        Settings::of(attributes, attributes.integer("output_height"), attributes.integer("output_width"));
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
     const std::int64_t pictures = h > 0 && w > 0 ? in.size("n") : 0;  // without pixels all is 0
     find_regions<<<blocks_for(r, kThreads), kThreads, 0, stream_of(context)>>>(

@@ -11,8 +11,9 @@ TENSORS = {"x", "weight", "bias"}
 @opgate.op(SIGNATURE, "Rows with mean 0 and variance 1, times weight plus bias.")
 def layer_norm(x, weight, bias, *, epsilon):
     d = x - x.mean(axis=-1, keepdims=True)
-    d = d - d.mean(axis=-1, keepdims=True)  # a large mean has too few digits
-    return d * (1 / np.sqrt(np.square(d).mean(axis=-1, keepdims=True) + epsilon)) * weight + bias
+    rest = d.mean(axis=-1, keepdims=True)  # what a large mean has rounded away
+    variance = np.maximum(np.square(d).mean(axis=-1, keepdims=True) - rest * rest, 0)
+    return (d - rest) * (1 / np.sqrt(variance + epsilon)) * weight + bias
 
 
 layer_norm.formula()
