@@ -152,7 +152,7 @@ def verify(
     from opgate.ops_build.building.options import BuildError
     from opgate.ops_build.engines.engine import EngineSource
     from opgate.ops_build.op_table import read_table
-    from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
+    from opgate.ops_build.runner.checks import emulated, interpreted, sanitized, with_cuda_kernels
     from opgate.ops_build.verification.report import verify_and_print
     from opgate.ops_build.verification.sources import OneLibrary, adapters_of
     from opgate.ops_build.verification.supervision import supervised
@@ -174,6 +174,7 @@ def verify(
             table = with_cuda_kernels(table, options)
         sources += sanitized(options, log) if sanitize else []
         sources += emulated(options, log) if emulate_cuda else []
+        sources += [] if library else interpreted(options)
         with supervised(sources, time_limit=timeout) as engines:
             green = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
     except (BuildError, OSError, ValueError) as error:

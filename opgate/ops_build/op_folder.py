@@ -103,7 +103,7 @@ class OpFolder:
             text = _without_comments(header)
             for match in _FORMULA.finditer(text):
                 for suffix, (template, macro, kernel) in _GENERATED[match[2]].items():
-                    if (self.path / f"{stem}{suffix}").is_file():
+                    if (self.path / f"{stem}{suffix}").is_file() or f"{stem}{suffix}" in generated:
                         continue
                     fast = "Fast" if match[1] and suffix == ".cu" else ""
                     generated[f"{stem}{suffix}"] = (

@@ -93,7 +93,7 @@ def header(op: Stated, choices: Sequence[Choice]) -> str:
         f'#include "kernel_toolkit/{"row_formula_kernel" if op.rows else "formula"}.h"',
         '#include "kernel_toolkit/op.h"',
         "",
-        f"OPGATE_OP({op.tag}, {_literal(op.signature)}, {_literal(op.doc)})",
+        op_line(op),
         "",
         f"namespace {space} {{",
     ]
@@ -108,6 +108,11 @@ def header(op: Stated, choices: Sequence[Choice]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def op_line(op: Stated) -> str:
+    """Returns the line that states an op."""
+    return f"OPGATE_OP({op.tag}, {literal(op.signature)}, {literal(op.doc)})"
+
+
 def c_kernel(op: Stated, function: str) -> str:
     """Returns the source of an op whose kernel is a function of C."""
     space = f"opgate::ops::of_{op.tag}"
@@ -115,12 +120,12 @@ def c_kernel(op: Stated, function: str) -> str:
         '#include "kernel_toolkit/formula.h"',
         '#include "kernel_toolkit/op.h"',
         "",
-        f"OPGATE_OP({op.tag}, {_literal(op.signature)}, {_literal(op.doc)})",
+        op_line(op),
         f'extern "C" int {function}(OpgateCall* call);',
         "",
         f"namespace {space} {{",
         f"struct Kernel : CKernel<&::{function}> {{",
-        *_check(op),
+        *check_lines(op),
         "};",
         f"}}  // namespace {space}",
         "",
@@ -129,7 +134,8 @@ def c_kernel(op: Stated, function: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Returns a text as a literal of C++."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
@@ -142,7 +148,7 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice], kept: 
             yield f"  static constexpr rows::Over {name}[] = {{{what}}};"
         yield f'  static constexpr const char* kLength = "{op.rows.length}";'
         yield f"  static constexpr std::size_t kKept = {kept};"
-    yield from _check(op)
+    yield from check_lines(op)
     yield "  template <typename Run>"
     length, given = (", std::int64_t length", ", length") if op.rows else ("", "")
     yield f"  static Status choose(const Attributes& attributes{length}, const Run& run) {{"
@@ -154,20 +160,20 @@ def _chooser(op: Stated, names: Sequence[str], choices: Sequence[Choice], kept: 
     yield "};"
 
 
-def _check(op: Stated) -> Iterator[str]:
+def check_lines(op: Stated) -> Iterator[str]:
     """Yields the function that checks the attributes."""
     if op.limits:
         yield "  static Status check(const Attributes& attributes, const KnownSizes&) {"
         for limit in op.limits:
             condition = _scalar(limit.condition, op.attributes)
-            yield f'    if (!({condition})) return attributes.refuse("{limit.attribute}", {_literal(limit.expected)});'
+            yield f'    if (!({condition})) return attributes.refuse("{limit.attribute}", {literal(limit.expected)});'
         yield "    return {};"
         yield "  }"
 
 
 def _test(name: str, value: str | bool | float, attributes: Sequence[Attribute]) -> str:
     if isinstance(value, str):
-        return f'attributes.text("{name}") == {_literal(value)}'
+        return f'attributes.text("{name}") == {literal(value)}'
     return f"{_attribute(name, attributes)} == {str(value).lower()}"
 
 

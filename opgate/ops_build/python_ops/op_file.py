@@ -15,7 +15,7 @@ import numpy as np
 
 from opgate.ops_build.case import Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
-from opgate.ops_build.python_ops import layout
+from opgate.ops_build.python_ops import layout, triton_kernel
 from opgate.ops_build.python_ops.differences import check_directions
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError, executed
@@ -77,8 +77,8 @@ class OpFile:
         return self.python.formula_function is not None
 
     def embedded(self) -> list[EmbeddedOp]:
-        """Returns what a library needs to run functions in Python: the op's own if nothing is compiled in its place, and
-        a gradient in NumPy."""
+        """Returns what a library needs to run functions in Python: the op's own if nothing is compiled in its place,
+        and a gradient in NumPy."""
         if self.has_formula:
             return []
         name, source = str(Path(*self.file.parts[-3:])), self.file.read_bytes()
@@ -91,16 +91,29 @@ class OpFile:
         that a function of C is the kernel. An op that runs in Python has none. Raises OpFileError."""
         if self.has_formula and self.python.c_function:
             raise OpFileError(f"{self.python.place}: {self.op.name} has a formula or a function of C, not both")
+        name = snake_case(self.op.name)
+        texts = {}
         if self.python.c_function:
-            limits = self._traced(lambda: limits_of(self.op, self.python.check_function))
-            stated = Stated(self.op.name, self.op.signature, self.op.doc, [], self.op.attributes, limits)
-            return {f"{snake_case(self.op.name)}.cpp": c_kernel(stated, self.python.c_function)}
-        if not self.has_formula:
-            return {}
-        texts = {f"{snake_case(self.op.name)}.h": self._header(self.op, self.choices)}
-        if self.backward is not None:
-            texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
+            texts[f"{name}.cpp"] = c_kernel(self._stated, self.python.c_function)
+        elif self.has_formula:
+            texts[f"{name}.h"] = self._header(self.op, self.choices)
+            if self.backward is not None:
+                texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
+        if self.python.triton_kernel is not None:
+            texts[f"{name}.cu"] = self._triton_source
         return texts
+
+    @cached_property
+    def _stated(self) -> Stated:
+        limits = self._traced(lambda: limits_of(self.op, self.python.check_function))
+        return Stated(self.op.name, self.op.signature, self.op.doc, [], self.op.attributes, limits)
+
+    @cached_property
+    def _triton_source(self) -> str:
+        kernel = self.python.triton_kernel
+        assert kernel is not None
+        header = f"{snake_case(self.op.name)}.h" if self.has_formula else None
+        return self._traced(lambda: triton_kernel.source(self.op, self._stated, kernel, header))
 
     def _header(self, op: Op, choices: Sequence[Choice]) -> str:
         limits = self._traced(lambda: limits_of(self.op, self.python.check_function))

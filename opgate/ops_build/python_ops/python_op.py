@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,17 @@ from opgate.ops_build.case import Case
 
 _Function = Callable[..., Any]
 _Cases = Callable[[Mapping[str, "np.dtype[Any]"]], Iterable[Case]]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """What @op.triton states: the kernel, which @triton.jit has made, the sizes of its grid, its constants."""
+
+    function: Any
+    grid: tuple[str, ...]
+    constants: Mapping[str, Any]
+    warps: int
+    stages: int
 
 
 class InvalidArgument(ValueError):
@@ -30,6 +42,7 @@ class PythonOp:
         self.signature, self.doc, self.function = signature, doc, function
         self.formula_function: _Function | None = None
         self.c_function = ""
+        self.triton_kernel: TritonKernel | None = None
         self.gradient_function: _Function | None = None
         self.surrogate = False
         self.cases_function: _Cases | None = None
@@ -64,6 +77,30 @@ class PythonOp:
             raise ValueError(f"expected the name of a function of C, got {name!r}")
         self.c_function = name
         return self
+
+    def triton(
+        self, *, grid: str | tuple[str, ...], num_warps: int = 4, num_stages: int = 3, **constants: Any
+    ) -> Callable[[Any], PythonOp]:
+        """States the kernel for CUDA, a function below @triton.jit.
+
+            @clamp_add.triton(grid="ceildiv(y_size, BLOCK)", BLOCK=1024)
+            @triton.jit
+            def clamp_add_kernel(a, b, y, y_size, high, BLOCK: tl.constexpr): ...
+
+        Its parameters are known by their names: the inputs and outputs of the op are pointers, its integer, float and
+        bool attributes and the sizes of its signature are numbers, <tensor>_size is the number of elements of a tensor,
+        and `constants` are what tl.constexpr says. `grid` has one to three expressions of sizes, integer attributes and
+        constants, with + - * / % min max ceildiv. `opgate build` compiles the kernel ahead of time, without a GPU.
+        """
+
+        def decorate(function: Any) -> PythonOp:
+            if not hasattr(function, "fn"):
+                raise TypeError("op.triton decorates what @triton.jit gives: write @triton.jit below it")
+            sizes = (grid,) if isinstance(grid, str) else tuple(map(str, grid))
+            self.triton_kernel = TritonKernel(function, sizes, constants, num_warps, num_stages)
+            return self
+
+        return decorate
 
     def check(self, function: _Function) -> PythonOp:
         """States what the attributes must be. The function takes the attributes that it names, by name, and returns for

@@ -16,6 +16,7 @@ from opgate.ops_build.cuda_emulation.build import build as build_emulated
 from opgate.ops_build.engines.engine import Absent, Engine, EngineSource
 from opgate.ops_build.op_folder import folder_of, op_folders
 from opgate.ops_build.op_table import Op
+from opgate.ops_build.python_ops.triton_interpreter import TritonInterpreter
 from opgate.ops_build.runner.engine import KernelsEngine
 
 #: Names in reports and the sanitizers, as for the compiler's -fsanitize. The two can't be combined.
@@ -63,6 +64,13 @@ def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANI
         )
         sources.append(Program(name, "cpu", build_runner(own, log)))
     return sources
+
+
+def interpreted(options: BuildOptions) -> list[EngineSource]:
+    """Returns Triton's interpreter if an op has a kernel in Triton."""
+    files = [folder.op_file for ops in options.ops for folder in op_folders(ops)]
+    found = any(file is not None and file.python.triton_kernel is not None for file in files)
+    return [TritonInterpreter(options.ops)] if found else []
 
 
 def with_cuda_kernels(table: Sequence[Op], options: BuildOptions) -> list[Op]:

@@ -12,7 +12,11 @@ enum cudaError_t {
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
-enum cudaDeviceAttr { cudaDevAttrL2CacheSize = 38 };
+enum cudaDeviceAttr {
+  cudaDevAttrL2CacheSize = 38,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
+};
 using cudaEvent_t = struct CUevent_st*;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 
@@ -136,7 +140,13 @@ inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess;
 inline cudaError_t cudaSetDevice(int device) {
   return device == 0 ? cudaSuccess : emulation::refused(cudaErrorInvalidValue);
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 1 << 20, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  // The device is an H100.
+  *value = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
+           : attribute == cudaDevAttrComputeCapabilityMinor ? 0
+                                                            : 1 << 20;
+  return cudaSuccess;
+}
 
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (emulation::captures) return emulation::refused(cudaErrorStreamCaptureUnsupported);
