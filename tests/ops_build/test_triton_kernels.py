@@ -11,13 +11,15 @@ import pytest
 
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, out_of_tree
+from opgate.ops_build.cuda_emulation.build import build as build_emulated
 from opgate.ops_build.op_folder import OpFolder
 from opgate.ops_build.op_table import read_table
 from opgate.ops_build.python_ops.triton_kernel import ARCHITECTURES, compiled
-from opgate.ops_build.runner.checks import emulated, interpreted, with_cuda_kernels
+from opgate.ops_build.runner.checks import Program, interpreted, with_cuda_kernels
 from opgate.ops_build.verification.supervision import supervised
 from opgate.ops_build.verification.verify import verify
-from tests.conftest import silent, thorough
+from tests.conftest import silent
+from tests.ops_build.emulation import HOST, onnxruntime_include, tensorrt_include
 
 pytest.importorskip("triton")
 OPS = Path(__file__).parent / "triton_ops"
@@ -68,10 +70,19 @@ def test_what_is_launched(options, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     own = replace(out_of_tree(ops), engines=("onnxruntime",), cuda="")
     build(own, silent)
-    with supervised(emulated(own, silent)) as engines:
+    include, plugins = onnxruntime_include(), tensorrt_include()
+    host = (include, HOST) if include else None
+    program = build_emulated(
+        tmp_path / "emulated", ops=ops, domain="triton_ops", tensorrt=plugins or "", onnxruntime=host
+    )
+    ways = {"kernels": (), "unaligned": ("--unaligned", "--padded"), "twice": ("--written",)}
+    ways |= {"onnxruntime": ("--onnxruntime", "")} if host else {}
+    ways |= {"tensorrt": ("--plugins", "")} if plugins else {}
+    with supervised([Program(name, "cuda", program, arguments) for name, arguments in ways.items()]) as engines:
         cells = verify(with_cuda_kernels(read_table(own.library()), own), [ops], engines)
     assert [failure for cell in cells for failure in cell.failures] == []
-    assert sum(cell.passed for cell in cells) >= 22
+    for way in ways:
+        assert sum(cell.passed for cell in cells if cell.engine.startswith(way)) >= 9, way
 
 
 @pytest.mark.parametrize(
