@@ -57,7 +57,6 @@ def test_the_library_has_a_cubin_for_each_architecture():
         assert str(OPS).encode() not in cubin.image  # no path of the machine that has compiled it
 
 
-@thorough("it compiles the kernels for emulated threads")
 def test_what_is_launched(options, tmp_path, monkeypatch):
     """The stand-in ends the program if a launch isn't what the kernel needs."""
     ops = tmp_path / "triton_ops"

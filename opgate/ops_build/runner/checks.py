@@ -16,8 +16,8 @@ from opgate.ops_build.cuda_emulation.build import build as build_emulated
 from opgate.ops_build.engines.engine import Absent, Engine, EngineSource
 from opgate.ops_build.op_folder import folder_of, op_folders
 from opgate.ops_build.op_table import Op
-from opgate.ops_build.python_ops.triton_interpreter import TritonInterpreter
 from opgate.ops_build.runner.engine import KernelsEngine
+from opgate.ops_build.runner.triton_interpreter import TritonInterpreter
 
 #: Names in reports and the sanitizers, as for the compiler's -fsanitize. The two can't be combined.
 SANITIZERS: Mapping[str, str] = {"asan+ubsan": "address,undefined", "tsan": "thread"}
