@@ -15,7 +15,7 @@ import numpy as np
 
 from opgate.ops_build.case import Case
 from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake_case
-from opgate.ops_build.python_ops import layout, triton_kernel
+from opgate.ops_build.python_ops import layout, loop, triton_kernel
 from opgate.ops_build.python_ops.differences import check_directions
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
 from opgate.ops_build.python_ops.execution import OpFileError, executed
@@ -82,19 +82,23 @@ class OpFile:
         if self.has_formula:
             return []
         name, source = str(Path(*self.file.parts[-3:])), self.file.read_bytes()
-        ops = [self.op] if not self.python.c_function else []
+        ops = [] if self.python.c_function or self.python.loop_kernel else [self.op]
         ops += [self.backward[0]] if self.backward else []
         return [EmbeddedOp(op.signature, op.doc, name, source) for op in ops]
 
     def sources(self) -> dict[str, str]:
         """Returns the sources that are compiled, by name: the headers of a formula and of its gradient, or what states
         that a function of C is the kernel. An op that runs in Python has none. Raises OpFileError."""
-        if self.has_formula and self.python.c_function:
-            raise OpFileError(f"{self.python.place}: {self.op.name} has a formula or a function of C, not both")
-        name = snake_case(self.op.name)
+        python, name = self.python, snake_case(self.op.name)
+        if sum(map(bool, (python.formula_function, python.c_function, python.loop_kernel))) > 1:
+            raise OpFileError(
+                f"{python.place}: {self.op.name} has a formula, a loop or a function of C, not two of them"
+            )
         texts = {}
-        if self.python.c_function:
-            texts[f"{name}.cpp"] = c_kernel(self._stated, self.python.c_function)
+        if python.c_function:
+            texts[f"{name}.cpp"] = c_kernel(self._stated, python.c_function)
+        elif python.loop_kernel is not None:
+            texts[f"{name}.cpp"] = self._loop_source
         elif self.has_formula:
             texts[f"{name}.h"] = self._header(self.op, self.choices)
             if self.backward is not None:
@@ -107,6 +111,12 @@ class OpFile:
     def _stated(self) -> Stated:
         limits = self._traced(lambda: limits_of(self.op, self.python.check_function))
         return Stated(self.op.name, self.op.signature, self.op.doc, [], self.op.attributes, limits)
+
+    @cached_property
+    def _loop_source(self) -> str:
+        kernel = self.python.loop_kernel
+        assert kernel is not None
+        return self._traced(lambda: loop.source(self.op, self._stated, kernel))
 
     @cached_property
     def _triton_source(self) -> str:

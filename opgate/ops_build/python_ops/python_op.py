@@ -26,6 +26,16 @@ class TritonKernel:
     stages: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoopKernel:
+    """What @op.loop states: the function, the number of rows, how many a thread takes at once at least."""
+
+    function: _Function
+    rows: str
+    grain: int
+    fastmath: bool | frozenset[str]
+
+
 class InvalidArgument(ValueError):
     """The function of an op can't work with these inputs. The client is told the message."""
 
@@ -42,6 +52,7 @@ class PythonOp:
         self.signature, self.doc, self.function = signature, doc, function
         self.formula_function: _Function | None = None
         self.c_function = ""
+        self.loop_kernel: LoopKernel | None = None
         self.triton_kernel: TritonKernel | None = None
         self.gradient_function: _Function | None = None
         self.surrogate = False
@@ -77,6 +88,30 @@ class PythonOp:
             raise ValueError(f"expected the name of a function of C, got {name!r}")
         self.c_function = name
         return self
+
+    def loop(
+        self, *, rows: str, grain: int = 1, fastmath: bool | Iterable[str] = False
+    ) -> Callable[[_Function], PythonOp]:
+        """States the kernel for the CPU as loops over numbers, which Numba compiles when the library is built.
+
+            @nearest.loop(rows="n")
+            def _(begin, end, x, table, row):
+                for i in range(begin, end): ...
+
+        The function computes the rows from `begin` to `end`, on one of the engine's threads. Its other parameters are
+        known by their names: the inputs and outputs of the op are arrays, in which dims of any number are one, and an
+        absent input has no elements; its int, float and bool attributes and the sizes of its signature are numbers. A
+        size that only the kernel knows is an array of one number, to set, and the outputs have its bound. `rows` is an
+        expression of sizes and integer attributes, `grain` how many rows a thread takes at once at least. `fastmath` is
+        Numba's: a sum is vectorized only if its order may change, with {"reassoc", "nsz"}.
+        """
+
+        def decorate(function: _Function) -> PythonOp:
+            allowed = fastmath if isinstance(fastmath, bool) else frozenset(fastmath)
+            self.loop_kernel = LoopKernel(function, rows, int(grain), allowed)
+            return self
+
+        return decorate
 
     def triton(
         self, *, grid: str | tuple[str, ...], num_warps: int = 4, num_stages: int = 3, **constants: Any

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opgate.ops_build.op_table import Input, Op, Output
+from opgate.ops_build.python_ops.expression_text import SizeError, in_cpp, names_in, parsed, value_of
 from opgate.ops_build.python_ops.formula_source import Stated, check_lines, literal, op_line
 from opgate.ops_build.python_ops.python_op import TritonKernel, place_of
 from opgate.ops_build.python_ops.traced import FormulaError
@@ -34,14 +35,6 @@ _TYPES = {
     "bool": "i1",
 }
 _SCALARS = {"integer": "i32", "number": "fp32", "boolean": "i1"}
-_OPERATORS: Mapping[type, str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "/",
-    ast.Mod: "%",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,60 +101,26 @@ def grid_of(op: Op, kernel: TritonKernel) -> list[ast.expr]:
     """Returns the parsed grid. Raises FormulaError."""
     if not 1 <= len(kernel.grid) <= 3:
         raise FormulaError(f"{_place(kernel)}: expected a grid of one to three sizes, got {len(kernel.grid)}")
-    trees = []
-    for text in kernel.grid:
-        try:
-            trees.append(ast.parse(text, mode="eval").body)
-        except SyntaxError:
-            raise FormulaError(f"{_place(kernel)}: grid: '{text}' is no expression") from None
     names = {p.name for p in _known(op, kernel) if p.kind == "integer"} | _whole(kernel).keys()
-    for text, tree in zip(kernel.grid, trees, strict=True):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id not in {*names, "min", "max", "ceildiv"}:
-                raise FormulaError(f"{_place(kernel)}: grid: '{node.id}' is none of {', '.join(sorted(names))}")
-        _in_cpp(tree, kernel, text)
+    try:
+        trees = [parsed(text) for text in kernel.grid]
+    except SizeError as error:
+        raise FormulaError(f"{_place(kernel)}: grid: {error}") from None
+    for tree in trees:
+        if unknown := names_in(tree) - names:
+            raise FormulaError(f"{_place(kernel)}: grid: '{min(unknown)}' is none of {', '.join(sorted(names))}")
     return trees
 
 
 def grid_sizes(trees: Sequence[ast.expr], kernel: TritonKernel, values: Mapping[str, int]) -> tuple[int, ...]:
     """Returns the sizes of a grid, from those of a call."""
-    names = {**_whole(kernel), **values, "ceildiv": lambda a, b: -(-a // b)}
-    whole = ast.fix_missing_locations(_WholeDivision().visit(ast.Expression(ast.Tuple([*trees], ast.Load()))))
-    sizes: tuple[int, ...] = eval(compile(whole, "grid", "eval"), names)
-    return sizes
-
-
-class _WholeDivision(ast.NodeTransformer):
-    """A division of sizes rounds down, as in a signature."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.BinOp(node.left, ast.FloorDiv(), node.right) if isinstance(node.op, ast.Div) else node
+    return tuple(value_of(tree, {**values, **_whole(kernel)}) for tree in trees)
 
 
 def _whole(kernel: TritonKernel) -> dict[str, int]:
     parameters = inspect.signature(_plain(kernel)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
     return {name: value for name, value in (defaults | dict(kernel.constants)).items() if type(value) is int}
-
-
-def _in_cpp(tree: ast.expr, kernel: TritonKernel, text: str) -> str:
-    """Returns an expression of sizes in C++."""
-    if isinstance(tree, ast.Constant) and type(tree.value) is int:
-        return f"std::int64_t{{{tree.value}}}"
-    if isinstance(tree, ast.Name):
-        constants = _whole(kernel)
-        return f"std::int64_t{{{constants[tree.id]}}}" if tree.id in constants else tree.id
-    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
-        left, right = _in_cpp(tree.left, kernel, text), _in_cpp(tree.right, kernel, text)
-        return f"({left} {_OPERATORS[type(tree.op)]} {right})"
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and len(tree.args) == 2 and not tree.keywords:
-        a, b = (_in_cpp(argument, kernel, text) for argument in tree.args)
-        if tree.func.id in ("min", "max"):
-            return f"std::{tree.func.id}({a}, {b})"
-        if tree.func.id == "ceildiv":
-            return f"(({a} + {b} - 1) / {b})"
-    raise FormulaError(f"{_place(kernel)}: grid: expected + - * / % min max ceildiv of sizes, got '{text}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +198,8 @@ def source(op: Op, stated: Stated, kernel: TritonKernel, header: str | None) -> 
     Raises FormulaError."""
     parameters = [parameter for parameter in parameters_of(op, kernel) if parameter.kind != "constant"]
     trees = grid_of(op, kernel)
-    grid = [*(_in_cpp(tree, kernel, "") for tree in trees), "1", "1"][:3]
-    named = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    grid = [*(in_cpp(tree, _whole(kernel)) for tree in trees), "1", "1"][:3]
+    named = {name for tree in trees for name in names_in(tree)}
     sizes = [p for p in _known(op, kernel) if p.kind == "integer" and p.name in named]
     types = [f"in.type({variable})" for variable in range(len(op.type_variables))]
     space = f"opgate::ops::of_{op.name}_on_cuda"
