@@ -139,11 +139,11 @@ OPGATE_HOST_DEVICE bool isnan(V x) {
 }
 template <typename V>
 OPGATE_HOST_DEVICE bool isinf(V x) {
-  return std::fabs(x) == std::numeric_limits<V>::infinity();
+  return std::fabs(x) == V(INFINITY);
 }
 template <typename V>
 OPGATE_HOST_DEVICE bool isfinite(V x) {
-  return std::fabs(x) <= std::numeric_limits<V>::max();
+  return std::fabs(x) < V(INFINITY);
 }
 
 template <typename V>
