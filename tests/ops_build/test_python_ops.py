@@ -231,7 +231,8 @@ def test_gradients_in_torch(options):
     assert torch.autograd.gradcheck(ops.layer_norm, (rows, weight, bias))
     assert torch.autograd.gradcheck(ops.row_dot, (rows, target.reshape(5, 8)))
     for which in ("sum", "spread", "extremes", "norm"):
-        given = (rows, x[:5], x[:5, None], weight)
+        scale, shift = (torch.rand(5, *dims, dtype=torch.float64, requires_grad=True) for dims in ((), (1,)))
+        given = (rows, scale, shift, weight)
         assert torch.autograd.gradcheck(lambda *given, which=which: ops.row_functions(*given, which=which), given)
     torch.testing.assert_close(ops.softmax(rows), torch.softmax(rows, -1))
     checked = torch.library.opcheck(
@@ -280,6 +281,13 @@ def test_a_wrong_gradient_of_rows_is_found(library, tmp_path):
         wrong.reference(**{t.name: given[t.name] for t in wrong.op_file.backward[0].inputs})
     found = right.reference(**{t.name: given[t.name] for t in right.op_file.backward[0].inputs})
     assert [array.tolist() for array in found] == [[[7, 12]], [2], [1, 2]]
+
+
+def test_the_usual_cases_of_rows(library):
+    names = [case.name for case in OpFolder(OPS / "softmax").cases({"T": np.dtype(np.float32)})]
+    assert {"normal [5, 1000]", "normal [0, 5]", "rows of 0 elements", "large", "odd numbers"} <= {*names}
+    odd = OpFolder(OPS / "row_dot").cases({"T": np.dtype(np.float16)})[-1].inputs["a"]
+    assert np.isnan(odd).any() and np.isinf(odd).any() and np.isneginf(odd).all(axis=-1).any()
 
 
 def test_what_costs_much_is_computed_once(library):

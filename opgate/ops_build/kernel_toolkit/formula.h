@@ -21,11 +21,15 @@ using Unsigned = typename std::conditional_t<std::is_integral_v<V>, std::make_un
 /// and give up where the loop is long.
 template <typename V>
 OPGATE_HOST_DEVICE V blend(bool condition, V a, V b) {
+#ifdef __CUDA_ARCH__
+  return condition ? a : b;
+#else
   using Bits =
       std::conditional_t<sizeof(V) == 8, std::uint64_t, std::conditional_t<sizeof(V) == 4, std::uint32_t, Unsigned<V>>>;
   const Bits mask = static_cast<Bits>(Bits{0} - static_cast<Bits>(condition));
   return std::bit_cast<V>(
       static_cast<Bits>((std::bit_cast<Bits>(a) & mask) | (std::bit_cast<Bits>(b) & static_cast<Bits>(~mask))));
+#endif
 }
 
 // Integers wrap around, as in NumPy. In C++ only unsigned ones may.
@@ -139,11 +143,11 @@ OPGATE_HOST_DEVICE bool isnan(V x) {
 }
 template <typename V>
 OPGATE_HOST_DEVICE bool isinf(V x) {
-  return std::fabs(x) == std::numeric_limits<V>::infinity();
+  return std::fabs(x) == V(INFINITY);
 }
 template <typename V>
 OPGATE_HOST_DEVICE bool isfinite(V x) {
-  return std::fabs(x) <= std::numeric_limits<V>::max();
+  return std::fabs(x) < V(INFINITY);
 }
 
 template <typename V>

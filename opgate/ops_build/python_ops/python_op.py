@@ -71,7 +71,8 @@ class PythonOp:
         return place_of(self.function)
 
     def formula(self, function: _Function | None = None) -> PythonOp:
-        """States what the op computes for one element of each input, for the CPU and for CUDA of every engine.
+        """States what the op computes for one element of each input, or for a row, for the CPU and for CUDA of every
+        engine.
 
         The function has the parameters of the op's. `opgate build` calls it with values that stand for elements, and
         compiles what it did with them: arithmetic, comparisons, np.where and the elementary functions of NumPy. Without

@@ -3,7 +3,7 @@
 #include "kernel_toolkit/elementwise.h"
 #include "kernel_toolkit/rows.h"
 
-namespace opgate::ops::group_norm {
+namespace opgate::ops::group_norm_backward {
 namespace {
 
 /// With z = standard(sum) and g = grad_y weight, the gradient of a group is scale (g - mean(g) - z mean(g z)) +
@@ -105,7 +105,7 @@ class Groups {
   std::span<double> moments_, sums_;  ///< of grad_y z and of grad_y, for each channel of each sample
 };
 
-struct BackwardCpu : Checked {
+struct Cpu : group_norm::Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     return Groups<T>(in, attributes, out).run(context);
@@ -113,6 +113,6 @@ struct BackwardCpu : Checked {
 };
 
 }  // namespace
-}  // namespace opgate::ops::group_norm
+}  // namespace opgate::ops::group_norm_backward
 
-OPGATE_CPU_KERNEL(GroupNormBackward, opgate::ops::group_norm::BackwardCpu)
+OPGATE_CPU_KERNEL(GroupNormBackward, opgate::ops::group_norm_backward::Cpu)

@@ -2,7 +2,7 @@
 
 #include "kernel_toolkit/rows.cuh"
 
-namespace opgate::ops::group_norm {
+namespace opgate::ops::group_norm_backward {
 namespace {
 
 using rows::kThreads, rows::kWarp;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   to[channel] = static_cast<T>(total);
 }
 
-struct BackwardCuda : Checked {
+struct Cuda : group_norm::Checked {
   template <typename C>
   struct Memory {
     std::span<C> moments, sums;
@@ -99,6 +99,6 @@ struct BackwardCuda : Checked {
 };
 
 }  // namespace
-}  // namespace opgate::ops::group_norm
+}  // namespace opgate::ops::group_norm_backward
 
-OPGATE_CUDA_KERNEL(GroupNormBackward, opgate::ops::group_norm::BackwardCuda)
+OPGATE_CUDA_KERNEL(GroupNormBackward, opgate::ops::group_norm_backward::Cuda)

@@ -4,7 +4,7 @@
 
 #include "kernel_toolkit/elementwise.h"
 
-namespace opgate::ops::roi_align_rotated {
+namespace opgate::ops::roi_align_rotated_backward {
 namespace {
 
 /// So many channels of a picture a thread computes together: a loop over them vectorizes, and the place of a sample is
@@ -71,12 +71,12 @@ class Planes {
   std::vector<double> sums_;  ///< by pixel, then channel
 };
 
-struct BackwardCpu : BackwardChecked {
+struct Cpu : Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const Settings settings = Settings::of(attributes, in.size("y"), in.size("x"));
     const std::int64_t n = in.size("n"), c = in.size("c"), h = in.size("h"), w = in.size("w"), r = in.size("r");
-    OPGATE_RETURN_IF_ERROR(check_rois(in["rois"], n, settings));
+    OPGATE_RETURN_IF_ERROR(roi_align_rotated::check_rois(in["rois"], n, settings));
     if (out["grad_input"].size() == 0) return {};
     const T* const grad_output = in["grad_output"].data<T>();
     const auto* const rois = in["rois"].data<float>();
@@ -100,6 +100,6 @@ struct BackwardCpu : BackwardChecked {
 };
 
 }  // namespace
-}  // namespace opgate::ops::roi_align_rotated
+}  // namespace opgate::ops::roi_align_rotated_backward
 
-OPGATE_CPU_KERNEL(RoiAlignRotatedBackward, opgate::ops::roi_align_rotated::BackwardCpu)
+OPGATE_CPU_KERNEL(RoiAlignRotatedBackward, opgate::ops::roi_align_rotated_backward::Cpu)

@@ -2,7 +2,7 @@
 
 #include "kernel_toolkit/elementwise.cuh"
 
-namespace opgate::ops::roi_align_rotated {
+namespace opgate::ops::roi_align_rotated_backward {
 namespace {
 
 constexpr int kThreads = 256;
@@ -12,8 +12,7 @@ constexpr int kChannels = 8;
 __device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 __global__ void __launch_bounds__(kThreads)
-    find_backward_regions(std::int64_t count, std::int64_t pictures, Settings settings, const float* rois,
-                          Region* regions) {
+    find_regions(std::int64_t count, std::int64_t pictures, Settings settings, const float* rois, Region* regions) {
   const std::int64_t i = thread_index();
   if (i < count) regions[i] = Region::of(rois + 6 * i, pictures, settings);
 }
@@ -37,7 +36,7 @@ struct Samples {
     double begin = 0, end = all;
     // More than what sample_of rounds.
     const double room = 1e-3 + 0x1p-18 * (fabs(middle) + side);
-    narrow_to((step - side) / 2, step, middle - half - room, middle + half + room, begin, end);
+    roi_align_rotated::narrow_to((step - side) / 2, step, middle - half - room, middle + half + room, begin, end);
     return {static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)};
   }
 };
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
     grad_input[(picture * channels + first + k) * pixels + pixel] = static_cast<T>(sums[k]);
 }
 
-struct BackwardCuda : BackwardChecked {
+struct Cuda : Checked {
   struct Memory {
     std::span<Region> regions;
   };
@@ -114,7 +113,7 @@ struct BackwardCuda : BackwardChecked {
     const std::int64_t n = in.size("n"), c = in.size("c"), r = in.size("r"), h = in.size("h"), w = in.size("w");
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
     if (r > 0) {
-      find_backward_regions<<<blocks_for(r, kThreads), kThreads, 0, stream_of(context)>>>(
+      find_regions<<<blocks_for(r, kThreads), kThreads, 0, stream_of(context)>>>(
           r, n, settings, in["rois"].data<float>(), memory.regions.data());
       OPGATE_RETURN_IF_ERROR(launched());
     }
@@ -127,6 +126,6 @@ struct BackwardCuda : BackwardChecked {
 };
 
 }  // namespace
-}  // namespace opgate::ops::roi_align_rotated
+}  // namespace opgate::ops::roi_align_rotated_backward
 
-OPGATE_CUDA_KERNEL(RoiAlignRotatedBackward, opgate::ops::roi_align_rotated::BackwardCuda)
+OPGATE_CUDA_KERNEL(RoiAlignRotatedBackward, opgate::ops::roi_align_rotated_backward::Cuda)

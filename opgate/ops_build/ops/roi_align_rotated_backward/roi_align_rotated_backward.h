@@ -8,10 +8,13 @@ OPGATE_OP(RoiAlignRotatedBackward,
           "-> (grad_input: T[n,c,h,w])",
           "The gradient of RoiAlignRotated with respect to the input.")
 
-namespace opgate::ops::roi_align_rotated {
+namespace opgate::ops::roi_align_rotated_backward {
+
+using roi_align_rotated::kMostBins, roi_align_rotated::Region, roi_align_rotated::Sample, roi_align_rotated::sample_of,
+    roi_align_rotated::SampleRange, roi_align_rotated::Settings;
 
 /// The `check` of both kernels.
-struct BackwardChecked {
+struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     for (const char* name : {"y", "x"}) {
       if (const auto size = sizes[name]; size && *size > kMostBins) {
@@ -19,8 +22,8 @@ struct BackwardChecked {
                                name + " = " + std::to_string(*size));
       }
     }
-    return ChecksSamples::check(attributes, sizes);
+    return roi_align_rotated::ChecksSamples::check(attributes, sizes);
   }
 };
 
-}  // namespace opgate::ops::roi_align_rotated
+}  // namespace opgate::ops::roi_align_rotated_backward
