@@ -156,15 +156,13 @@ def load(
 
 async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> int:
     """Prints the result and returns the exit status. Raises LoadError, OSError."""
-    from opgate.load.sequences import USUAL_LENGTH
+    from opgate.load.sequences import length_of
     from opgate.load.target_model import make_inputs
 
     client = _client(target)
     try:
         spec = await client.model(target.model, target.version)
-        length = target.sequence_length
-        if length is None:
-            length = USUAL_LENGTH if client.serves_sequences else 0
+        length = length_of(target.sequence_length, client.serves_sequences)
         client.prepare(make_inputs(spec, target.rows, target.given, target.shapes), length)
         await _check_first(client, spec, given=bool(target.given))
         version = target.version or spec.version
