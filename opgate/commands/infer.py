@@ -116,7 +116,7 @@ def _local(
     result = asyncio.run(gateway.infer(model, request))
     if picture:
         return picture_bytes(model.spec, result)[0]
-    return _indented(labelled(model.spec, model.presentation, result))
+    return _indented(labelled(model.spec, model.presentation, result, request.inputs))
 
 
 def _remote(url: str, name: str, version: str, payload: bytes | Mapping[str, bytes | str], picture: bool) -> bytes:

@@ -95,8 +95,8 @@ def add_status(nodes: Nodes, x: str) -> None:
 
 
 def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, takes: Takes) -> onnx.ModelProto:
-    """Returns the whole graph, from what a request has to the answers and `status`."""
-    outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]
+    """Returns the whole graph, from what a request has to the answers and the status."""
+    outputs = [*answers.outputs, Answer(answers.status, "TYPE_INT32", (1,), scalar=True)]
     defaults = [
         helper.make_tensor(name, _TYPES[setting.datatype], [1, 1], [setting.default])
         for name, setting in post.settings.items()

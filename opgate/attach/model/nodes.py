@@ -19,12 +19,16 @@ OLDEST_OPSET = 11
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An input that a request may leave out: a number for each picture, from `least` to `most`, `whole` or any."""
+    """An input that a request may leave out: a number for each picture, from `least` to `most`, `whole` or any.
+
+    `code` is the status of a row whose number is beyond its bounds.
+    """
 
     default: float
     least: float = 0
     most: float = 1
     whole: bool = False
+    code: int = 0
 
     @property
     def datatype(self) -> str:

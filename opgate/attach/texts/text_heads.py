@@ -103,7 +103,7 @@ def _spans(nodes: Nodes, head: Head, tokens: int) -> tuple[Answers, int]:
         Answer("scores", "TYPE_FP32", (-1,)),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
-    fields = [("label", "labels"), ("start", "start"), ("end", "end"), ("score", "scores")]
+    fields = [("label", "labels"), ("start", "start"), ("end", "end"), ("score", "scores"), ("text", "text[start:end]")]
     return Answers(outputs, fields, "count"), output.shape[2]
 
 
