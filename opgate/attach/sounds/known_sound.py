@@ -134,7 +134,7 @@ def _states(said: str, network: NetworkFile) -> list[State]:
         if len(unknown) > 1:
             raise AttachError(f"--state: {taken} leaves several sizes open: export it with those of its state")
         ones = [axis for axis, size in enumerate(taken.shape) if size == 1]
-        axis = (unknown or ones or [0])[0]
+        axis = next(iter([*unknown, *ones]), None)
         states.append(State(name, output, taken.dtype, tuple(size or 1 for size in taken.shape), axis))
     return states
 
