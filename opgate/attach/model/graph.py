@@ -113,6 +113,7 @@ def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, 
         ],
         [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, BATCH)) for each in outputs],
         [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *defaults],
+        value_info=pre.shapes,
         sparse_initializer=list(network.graph.sparse_initializer),
     )
     imports = [opset for opset in network.opset_import if opset.domain != OPS]

@@ -40,7 +40,8 @@ class Setting:
 class Nodes:
     """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
     caller chooses. `opset` is the version of the standard operators. `settings` are inputs that a request may leave
-    out, and `rows` is a tensor of one axis, that of the rows."""
+    out, `rows` is a tensor of one axis, that of the rows, and `shapes` says what an engine can't conclude: an op of its
+    own has outputs of any shape for it, and it leaves nodes that compute shapes in the graph."""
 
     opset: int
     prefix: str
@@ -48,6 +49,7 @@ class Nodes:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
+    shapes: list[onnx.ValueInfoProto] = field(default_factory=list)
 
     def add(
         self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any
