@@ -702,6 +702,24 @@ def test_windows_that_overlap_come_in_pieces(made: Make, library: Path, tmp_path
         assert len(logits) >= len(whole) - 1 and np.abs(whole).max() > 0.5
 
 
+@pytest.mark.parametrize("more", ["", " together"])
+def test_windows_that_the_sound_fills_count_alone(made: Make, library: Path, tmp_path: Path, more: str) -> None:
+    model = made(
+        tones(tmp_path / "net.onnx", 2000), pre=f"pcm:{RATE} hop:500 lead:100 full-windows{more}", post="outputs"
+    )
+    sounds = [talk(count / RATE, seed) for seed, count in enumerate((3899, 3900, 1900, 1899, 300, 12_000))]
+    answers = [answer["outputs"] for answer in predict(model, *map(wav, sounds))]
+    counts = [int(np.ravel(answer["count"])[0]) for answer in answers]
+    assert counts == [4, 5, 1, 1, 1, 21]
+    plain = made(tones(tmp_path / "net.onnx", 2000), "plain", pre=f"pcm:{RATE} hop:500 lead:100", post="outputs")
+    for count, answer, whole in zip(counts, answers, predict(plain, *map(wav, sounds)), strict=True):
+        np.testing.assert_allclose(answer["logits"][:count], whole["outputs"]["logits"][:count], atol=1e-5)
+    (said,) = streamed(model.folder.parent, library, "model_stream", sounds[1:2], 500)
+    logits = [one["logits"] for one in said if one["windows"][0]]
+    np.testing.assert_allclose(logits[:5], answers[1]["logits"][:5], atol=1e-5)
+    assert "requests of zeros" not in (model.folder / "README.md").read_text()
+
+
 def streamer(path: Path, bands: int, frames: int | None) -> Path:
     """Gives the features [n, frames, bands] of a window back as y, and counts windows [n, 1] in an integer state."""
     nodes = [

@@ -109,7 +109,7 @@ def _compared(heard: Sequence[Output], ours: Mapping[str, Array], theirs: Mappin
 def _inputs(of: Known, samples: Array) -> Iterator[Array]:
     """Yields what the network gets of each window of samples f32 [1, t]: of features, those of the sound as a whole."""
     sound, taking = of.sound, of.taking
-    count = max(1, -(-(samples.shape[1] + sound.lead) // sound.hop))
+    count = max(1, (samples.shape[1] + sound.beyond) // sound.hop)
     size = sound.context + (count - 1) * sound.hop + sound.window
     if isinstance(taking, Wave):
         padded = np.pad(samples, ((0, 0), (sound.context + sound.lead, size)))

@@ -142,7 +142,7 @@ def beside(
         )
     if trim := stream.of.sound.trim:
         note += f"Frames are those of the file: {trim} at both ends of a window are left out. "
-    if behind := delay + bool(stream.of.sound.lead):
+    if (behind := delay + bool(stream.of.sound.lead)) and not stream.of.sound.full:
         note += f"Up to {behind} requests of zeros behind the sound get its last windows. "
     if stream.last:
         note += (

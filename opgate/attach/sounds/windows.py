@@ -124,7 +124,7 @@ def pad(nodes: Nodes, sound: Sound, samples: str, length: str) -> None:
     """Adds how many windows each row has, COUNTS, and the samples f32 [n, t] with zeros around them, as many as the
     windows need. `length` i32 [n] has the samples of each row."""
     whole = nodes.cast(length, TensorProto.INT64, "length")
-    rounded = nodes.add("Add", [whole, nodes.constant("lead", sound.lead + sound.hop - 1, np.int64)], "rounded")
+    rounded = nodes.add("Add", [whole, nodes.constant("lead", sound.beyond, np.int64)], "rounded")
     hop = nodes.constant("hop", sound.hop, np.int64)
     one = nodes.constant("one", 1, np.int64)
     counts = nodes.add("Max", [nodes.add("Div", [rounded, hop], "by_hop"), one], "counts")
