@@ -76,7 +76,7 @@ def tune(
     from opgate.service.core.errors import ServingError
 
     if image is not None and inputs:
-        raise typer.BadParameter("give either --image or --input")
+        raise typer.BadParameter("give either --file or --input")
     try:
         aim = read_slo(slo)
         shapes = dict(read_shape(text) for text in shape or [])
