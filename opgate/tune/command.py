@@ -252,32 +252,33 @@ class _Tuner:
 
         typer.echo(f"\nchecked on a gateway with {chosen.setup}:")
         checks: list[Checked] = []
-        with self._serving(chosen.setup) as gateway:
-            # The gateway learns the costs of batches in its first requests.
-            asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
-            for share in _CHECKED:
+        for share in _CHECKED:
+            # Each has a gateway of its own: sequences that the one before cut off would hold their places.
+            with self._serving(chosen.setup) as gateway:
+                # The gateway learns the costs of batches in its first requests.
+                asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
                 rate = chosen.rate * share
                 plan = Plan(step_seconds(seconds, rate, self.slo), 1.0, rate=rate)
                 measured = asyncio.run(gateway.load(self.inputs, plan))
-                expected = simulated(model, chosen.setup, rate, self.slo)
-                percents = sorted({50.0, self.slo.percent})
-                check = Checked(
-                    rate,
-                    measured,
-                    {percent: expected.percentile(percent) for percent in percents},
-                    why_missed(measured, self.slo),
-                )
-                checks.append(check)
-                texts = [
-                    f"p{percent:g} {duration(measured.latencies.percentile(percent))}, simulated "
-                    f"{duration(check.simulated[percent])} ({check.error(percent):+.0%})"
-                    for percent in percents
-                ]
-                typer.echo(f"{rate_text(rate):>10}/s  {'; '.join(texts)}  {'missed' if check.miss else 'kept'}")
-                if fault := generator_fault(measured, self.slo.percent):
-                    typer.echo(f"            {fault}")
-                if not check.miss:
-                    break
+            expected = simulated(model, chosen.setup, rate, self.slo)
+            percents = sorted({50.0, self.slo.percent})
+            check = Checked(
+                rate,
+                measured,
+                {percent: expected.percentile(percent) for percent in percents},
+                why_missed(measured, self.slo),
+            )
+            checks.append(check)
+            texts = [
+                f"p{percent:g} {duration(measured.latencies.percentile(percent))}, simulated "
+                f"{duration(check.simulated[percent])} ({check.error(percent):+.0%})"
+                for percent in percents
+            ]
+            typer.echo(f"{rate_text(rate):>10}/s  {'; '.join(texts)}  {'missed' if check.miss else 'kept'}")
+            if fault := generator_fault(measured, self.slo.percent):
+                typer.echo(f"            {fault}")
+            if not check.miss:
+                break
         return checks
 
     def _write(self, found: Findings, counts: dict[float, int]) -> None:
