@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,9 @@ def wanted(wish: Wish, network: NetworkFile) -> bool:
 
 def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
-    network, zipped, maps = _unzipped(network, report)
-    columns = _columns(network, _read(wish.pre), report)
+    names = _read(wish.pre)
+    network, zipped, maps = _unzipped(_without_tensors(network, names or ()), report)
+    columns = _columns(network, names, report)
     rng = np.random.default_rng(0)
 
     def feed(rows: int, scale: float = 1) -> Feed:
@@ -95,6 +97,20 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
         network, made.model, list(feeds()), "rows", report, lambda ran: _without_maps(ran, maps, zipped)
     )
     return made
+
+
+def _without_tensors(network: NetworkFile, names: Sequence[str]) -> NetworkFile:
+    """Returns the network in which no tensor has the name of a column."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(network.original)
+    graph.rename(changed, lambda name: f"{graph.NETWORK}{name}" if name in names else name)
+    return network if changed == network.original else network_file.read(network.path, changed, network.libraries)
+
+
+def _own_name(name: str) -> str:
+    """Returns the name that an input has in its file."""
+    own = name.removeprefix(graph.NETWORK)
+    return own if graph.free_name(own) == name and "/" not in own else name
 
 
 def _unzipped(network: NetworkFile, report: Report) -> tuple[NetworkFile, list[str | int], dict[str, str]]:
@@ -174,7 +190,7 @@ def _columns(network: NetworkFile, names: Sequence[str] | None, report: Report) 
     for each in network.inputs.values():
         if each.dtype not in _TYPES or len(each.shape) not in (1, 2):
             raise AttachError(f"{network.path.name}: expected inputs [n, 1] or [n, columns], got {each}")
-    inputs = list(network.inputs.values())
+    inputs = [replace(each, name=_own_name(each.name)) for each in network.inputs.values()]
     if names is None:
         wide = [each for each in inputs if len(each.shape) == 2 and each.shape[1] != 1]
         report.found("columns", network.described)
@@ -216,9 +232,13 @@ def _scored(outputs: Sequence[Output], kind: str) -> Sequence[Output]:
 def _add(nodes: Nodes, network: NetworkFile, columns: Sequence[Input]) -> None:
     """Adds the columns as the inputs of the network, and a status of 0 for each row."""
     names = [each.name for each in columns]
-    if names != list(network.inputs):
+    if len(names) > len(network.inputs):
         (only,) = network.inputs
         nodes.add("Concat", names, "row", to=only, axis=1)
+    else:
+        for column, name in zip(names, network.inputs, strict=True):
+            if column != name:
+                nodes.add("Identity", [column], "column", to=name)
     graph.add_status(nodes, names[0])
 
 

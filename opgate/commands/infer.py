@@ -19,7 +19,10 @@ Inputs = Annotated[
     ),
 ]
 Image = Annotated[
-    Path | None, typer.Option(help="A JPEG, PNG, WebP, BMP or GIF file, for a model that takes a picture.")
+    Path | None,
+    typer.Option(
+        "--file", "--image", help="A file, for a model that takes one: a picture, a sound, bytes of any kind."
+    ),
 ]
 OutputImage = Annotated[Path | None, typer.Option(help="Draw the answer on the picture and write it to this file.")]
 Url = Annotated[str | None, typer.Option(help="URL of a running server, such as http://127.0.0.1:8000.")]
@@ -42,7 +45,7 @@ def infer(
     try:
         values = dict(read_input(text) for text in inputs or [])
         if (image is None) == (not values):
-            raise typer.BadParameter("give either --image or --input")
+            raise typer.BadParameter("give either --file or --input")
         payload: bytes | Mapping[str, bytes | str] = values if image is None else image.read_bytes()
         if url is not None:
             answer = _remote(url, model, version, payload, output_image is not None)
@@ -116,7 +119,7 @@ def _local(
     result = asyncio.run(gateway.infer(model, request))
     if picture:
         return picture_bytes(model.spec, result)[0]
-    return _indented(labelled(model.spec, model.presentation, result))
+    return _indented(labelled(model.spec, model.presentation, result, request.inputs))
 
 
 def _remote(url: str, name: str, version: str, payload: bytes | Mapping[str, bytes | str], picture: bool) -> bytes:

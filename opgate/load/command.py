@@ -59,7 +59,11 @@ Batch = Annotated[int, typer.Option(min=1, help="Rows of a request.")]
 Image = Annotated[
     Path | None,
     typer.Option(
-        exists=True, dir_okay=False, help="A JPEG, PNG, WebP, BMP or GIF file, for a model that takes a picture."
+        "--file",
+        "--image",
+        exists=True,
+        dir_okay=False,
+        help="A file, for a model that takes one: a picture, a sound, bytes of any kind.",
     ),
 ]
 Shape = Annotated[
@@ -132,7 +136,7 @@ def load(
     if url is not None and grpc is not None:
         raise typer.BadParameter("give either --url or --grpc")
     if image is not None and inputs:
-        raise typer.BadParameter("give either --image or --input")
+        raise typer.BadParameter("give either --file or --input")
     if concurrency is not None and (rate is not None or find_rate):
         raise typer.BadParameter("--concurrency is for a closed loop, --rate and --find-rate are for an open one")
     if find_rate != (slo is not None):
@@ -156,15 +160,13 @@ def load(
 
 async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> int:
     """Prints the result and returns the exit status. Raises LoadError, OSError."""
-    from opgate.load.sequences import USUAL_LENGTH
+    from opgate.load.sequences import length_of
     from opgate.load.target_model import make_inputs
 
     client = _client(target)
     try:
         spec = await client.model(target.model, target.version)
-        length = target.sequence_length
-        if length is None:
-            length = USUAL_LENGTH if client.serves_sequences else 0
+        length = length_of(target.sequence_length, client.serves_sequences)
         client.prepare(make_inputs(spec, target.rows, target.given, target.shapes), length)
         await _check_first(client, spec, given=bool(target.given))
         version = target.version or spec.version
@@ -212,7 +214,7 @@ async def _check_first(client: Client, spec: ModelSpec, given: bool) -> None:
     try:
         error, outputs = await client.first()
     except RefusedError as refused:
-        hint = "" if given else " (the inputs were made up: --input or --image gives real ones)"
+        hint = "" if given else " (the inputs were made up: --input or --file gives real ones)"
         raise LoadError(f"the server refuses the request: {refused}{hint}") from None
     if error:
         typer.echo(f"opgate: the first answer is an error, the load begins anyway: {error}", err=True)

@@ -12,6 +12,13 @@ USUAL_LENGTH = 10
 _FIRST_ID = 10**15
 
 
+def length_of(asked: int | None, serves_sequences: bool) -> int:
+    """Returns how many requests a sequence has, 0 for single requests. `asked` is None if nobody says it."""
+    if asked is not None:
+        return asked
+    return USUAL_LENGTH if serves_sequences else 0
+
+
 @dataclass(slots=True)
 class Turn:
     """The place of a request in its sequence: `index` of `length`."""

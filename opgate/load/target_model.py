@@ -123,7 +123,7 @@ def _given(model: ModelSpec, given: bytes | Mapping[str, bytes | str]) -> dict[s
         )
         return dict(values_request(only, given, Limits()).inputs)
     except ServingError as error:
-        option = "--image" if isinstance(given, bytes) else "--input"
+        option = "--file" if isinstance(given, bytes) else "--input"
         raise LoadError(f"{option}: {error.message}") from None
 
 
@@ -144,7 +144,7 @@ def _shape(model: ModelSpec, tensor: TensorSpec, shape: Sequence[int] | None) ->
     example = ",".join("8" if size < 0 else str(size) for size in tensor.dims)
     options = f"--shape {tensor.name}={example}, or a value with --input {tensor.name}=..."
     if file_input(model) is tensor:
-        options = f"a picture with --image FILE, {options}"
+        options = f"a file with --file FILE, {options}"
     raise LoadError(f"input '{tensor.name}' has the variable shape {list(tensor.dims)}: give {options}")
 
 

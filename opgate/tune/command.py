@@ -6,13 +6,14 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from opgate.commands.infer import Inputs, Repository, Version, read_input
-from opgate.load.command import Batch, Image, Shape
+from opgate.load.command import Batch, Image, SequenceLength, Shape
 
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from opgate.tune.findings import Checked, Findings
     from opgate.tune.proposal import Candidate
     from opgate.tune.simulation import Model, Overhead, Setup
+    from opgate.tune.trial import Gateway
 
 #: The check sends these shares of the rate that the simulation promises. Each lower one is sent only if the one before
 #: missed the aim.
@@ -57,6 +59,7 @@ def tune(
     inputs: Inputs = None,
     image: Image = None,
     shape: Shape = None,
+    sequence_length: SequenceLength = None,
     version: Version = "",
     model_repository: Repository = None,
     seconds: Seconds = 8.0,
@@ -73,7 +76,7 @@ def tune(
     from opgate.service.core.errors import ServingError
 
     if image is not None and inputs:
-        raise typer.BadParameter("give either --image or --input")
+        raise typer.BadParameter("give either --file or --input")
     try:
         aim = read_slo(slo)
         shapes = dict(read_shape(text) for text in shape or [])
@@ -81,7 +84,7 @@ def tune(
         raise typer.BadParameter(str(error)) from None
     try:
         given = dict(read_input(text) for text in inputs or []) if image is None else image.read_bytes()
-        tuner = _Tuner(model, version, model_repository, aim, output or Path(f"tune-{model}"))
+        tuner = _Tuner(model, version, model_repository, aim, output or Path(f"tune-{model}"), sequence_length)
         tuner.prepare(given, shapes, batch)
         raise typer.Exit(tuner.run(sorted(rate or []), headroom, seconds))
     except ValidationError as error:  # a variable of the gateway has a wrong value
@@ -95,8 +98,11 @@ def tune(
 class _Tuner:
     """One run of the command."""
 
-    def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
+    def __init__(
+        self, name: str, version: str, repository: Path | None, slo: Slo, output: Path, sequence_length: int | None
+    ) -> None:
         from opgate.cpu import usable_cores
+        from opgate.load.sequences import length_of
         from opgate.load.target_model import LoadError
         from opgate.service.repository.background_loads import chosen_versions
         from opgate.service.repository.loader import load_config
@@ -120,25 +126,31 @@ class _Tuner:
             raise LoadError(f"model '{name}' has the versions {', '.join(map(str, found))}, got '{version}'")
         self.version = int(version) if version else found[-1]
         self.slo, self.output, self.cores = slo, output, usable_cores()
+        self.sequence_length = length_of(sequence_length, self.config.HasField("sequence_batching"))
 
     def prepare(self, given: bytes | dict[str, bytes | str], shapes: dict[str, tuple[int, ...]], rows: int) -> None:
         """Makes the inputs of a request. Raises LoadError, ServingError."""
         from opgate.load.target_model import make_inputs
-        from opgate.tune.cost import opened, request_of
+        from opgate.tune.cost import opened, request_of, scheduler_of
 
         with opened(self.repository, self.config, self.version, self.settings, 1) as loaded:
-            self.spec: ModelSpec = loaded.spec
             self.inputs: Sequence[Input] = make_inputs(loaded.spec, rows, given, shapes)
-            self.rows = request_of(loaded.spec, self.inputs, self.settings).rows
+            self.rows = request_of(loaded, self.inputs, self.settings).rows
+            self.spec: ModelSpec = scheduler_of(loaded).spec
+            sequences = self.config.sequence_batching if self.config.HasField("sequence_batching") else None
+            direct = sequences is not None and not sequences.HasField("oldest")
+            self.direct = loaded.statistics.instances if direct else 0
 
     def run(self, rates: list[float], headroom: float, seconds: float) -> int:
         """Prints the result, writes the files and returns the exit status."""
         from opgate.load.report import rate_text
-        from opgate.tune.proposal import best, compare, refined, replicas
+        from opgate.tune.findings import Findings
+        from opgate.tune.proposal import best, compare, refined, replicas, setups
 
         model = self._measured()
         typer.echo(f"\nrates that keep {self.slo}, simulated:")
-        candidates = compare(model, self.spec, self.cores, self.slo, _tell_candidate)
+        tried = setups(self.spec, self.cores, self.slo, self.direct)
+        candidates = compare(model, tried, self.slo, _tell_candidate)
         chosen = best(candidates)
         if not chosen.rate:
             alone = min(cost.median for cost in model.costs.by_case.values()) + model.overhead.fixed
@@ -205,13 +217,11 @@ class _Tuner:
 
     def _overhead(self, costs: Costs, inline_limit: float) -> Overhead:
         from opgate.load.run import Plan
-        from opgate.tune.configs import changed
         from opgate.tune.simulation import Overhead, Setup, learnt
-        from opgate.tune.trial import serving
 
         plain = Setup(1, 1, None, max(1, self.spec.max_batch_size))
         run = costs.by_case[1, 1, costs.sizes[0]]
-        with serving(self.repository, changed(self.config, plain), self.version) as gateway:
+        with self._serving(plain) as gateway:
             plan = Plan(_OVERHEAD_SECONDS, concurrency=1)
             alone = asyncio.run(gateway.load(self.inputs, plan)).latencies.percentile(50)
             before = gateway.loop_seconds()
@@ -224,44 +234,51 @@ class _Tuner:
         client = many.busy * many.seconds / max(1, many.latencies.count)
         return Overhead(loop, max(0.0, alone - run.median - loop), client)
 
+    def _serving(self, setup: Setup) -> AbstractContextManager[Gateway]:
+        """Runs a gateway with a setup."""
+        from opgate.tune.configs import changed
+        from opgate.tune.trial import serving
+
+        return serving(self.repository, changed(self.config, setup), self.version, self.sequence_length)
+
     def _check(self, model: Model, chosen: Candidate, seconds: float) -> list[Checked]:
         """Measures the promised rate, and lower ones until one keeps the aim."""
         from opgate.load.latencies import duration
         from opgate.load.report import rate_text
         from opgate.load.run import Plan
         from opgate.load.search import generator_fault, step_seconds, why_missed
-        from opgate.tune.configs import changed
+        from opgate.tune.findings import Checked
         from opgate.tune.proposal import simulated
-        from opgate.tune.trial import serving
 
         typer.echo(f"\nchecked on a gateway with {chosen.setup}:")
         checks: list[Checked] = []
-        with serving(self.repository, changed(self.config, chosen.setup), self.version) as gateway:
-            # The gateway learns the costs of batches in its first requests.
-            asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
-            for share in _CHECKED:
+        for share in _CHECKED:
+            # Each has a gateway of its own: sequences that the one before cut off would hold their places.
+            with self._serving(chosen.setup) as gateway:
+                # The gateway learns the costs of batches in its first requests.
+                asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
                 rate = chosen.rate * share
                 plan = Plan(step_seconds(seconds, rate, self.slo), 1.0, rate=rate)
                 measured = asyncio.run(gateway.load(self.inputs, plan))
-                expected = simulated(model, chosen.setup, rate, self.slo)
-                percents = sorted({50.0, self.slo.percent})
-                check = Checked(
-                    rate,
-                    measured,
-                    {percent: expected.percentile(percent) for percent in percents},
-                    why_missed(measured, self.slo),
-                )
-                checks.append(check)
-                texts = [
-                    f"p{percent:g} {duration(measured.latencies.percentile(percent))}, simulated "
-                    f"{duration(check.simulated[percent])} ({check.error(percent):+.0%})"
-                    for percent in percents
-                ]
-                typer.echo(f"{rate_text(rate):>10}/s  {'; '.join(texts)}  {'missed' if check.miss else 'kept'}")
-                if fault := generator_fault(measured, self.slo.percent):
-                    typer.echo(f"            {fault}")
-                if not check.miss:
-                    break
+            expected = simulated(model, chosen.setup, rate, self.slo)
+            percents = sorted({50.0, self.slo.percent})
+            check = Checked(
+                rate,
+                measured,
+                {percent: expected.percentile(percent) for percent in percents},
+                why_missed(measured, self.slo),
+            )
+            checks.append(check)
+            texts = [
+                f"p{percent:g} {duration(measured.latencies.percentile(percent))}, simulated "
+                f"{duration(check.simulated[percent])} ({check.error(percent):+.0%})"
+                for percent in percents
+            ]
+            typer.echo(f"{rate_text(rate):>10}/s  {'; '.join(texts)}  {'missed' if check.miss else 'kept'}")
+            if fault := generator_fault(measured, self.slo.percent):
+                typer.echo(f"            {fault}")
+            if not check.miss:
+                break
         return checks
 
     def _write(self, found: Findings, counts: dict[float, int]) -> None:
@@ -291,6 +308,7 @@ class _Tuner:
             "version": self.version,
             "cores": self.cores,
             "rows": self.rows,
+            **({"sequence_length": self.sequence_length} if self.sequence_length else {}),
             "slo": {"percentile": self.slo.percent, "ms": self.slo.seconds * 1e3},
             "runs": [
                 {"threads": threads, "at_once": busy, "rows": rows, "ms": cost.median * 1e3, "cpu_ms": cost.cpu * 1e3}

@@ -15,12 +15,13 @@ import numpy as np
 
 from opgate.load.target_model import Input
 from opgate.service.core.checks import TensorInfo, check_inputs
+from opgate.service.core.errors import invalid
 from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import Batch, execute
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.session import ModelSession
+from opgate.service.execution.sequences import SequenceScheduler
 from opgate.service.repository.loader import LoadedModel, limits_of, load_model, on_cpu
 from opgate.service.settings import Settings
 
@@ -77,12 +78,28 @@ def sizes_of(spec: ModelSpec, rows: int) -> tuple[int, ...]:
     return tuple(rows * count for count in powers(max(1, spec.max_batch_size // rows)))
 
 
-def request_of(spec: ModelSpec, inputs: Sequence[Input], settings: Settings) -> Request:
-    """Makes a request. Raises ServingError if the model refuses the inputs."""
+def scheduler_of(model: LoadedModel) -> Scheduler:
+    """Returns the queue of the model file: of its first instance, if sequences have rows of an instance."""
+    executor = model.executor
+    if isinstance(executor, SequenceScheduler):
+        executor = executor.instances[0]
+    assert isinstance(executor, Scheduler)
+    return executor
+
+
+def request_of(model: LoadedModel, inputs: Sequence[Input], settings: Settings) -> Request:
+    """Makes a request to the model file. For a model with sequences it is the first of one, with its controls and
+    state. Raises ServingError if the model refuses the inputs."""
+    spec = model.spec
     infos = [TensorInfo(given.name, given.datatype.name, given.array.shape) for given in inputs]
     fit = check_inputs(spec, infos, limits_of(settings))
     arrays = {given.name: given.array for given in inputs}
-    return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
+    request = Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
+    if not isinstance(model.executor, SequenceScheduler):
+        return request
+    if fit.rows != 1:
+        raise invalid(f"model '{spec.name}' has sequences: expected a batch size of 1, got {fit.rows}")
+    return model.executor.sequencer.alone(request)
 
 
 @contextmanager
@@ -94,7 +111,6 @@ def opened(repository: Path, config: Any, version: int, settings: Settings, thre
     try:
         yield model
     finally:
-        assert isinstance(model.executor, Scheduler)
         asyncio.run(model.executor.close())
 
 
@@ -110,23 +126,22 @@ def measure(
     tried = pairs(cores)
     for threads in sorted({own for _, own in tried}):
         with load(threads) as model:
-            rows = request_of(model.spec, inputs, settings).rows
+            rows = request_of(model, inputs, settings).rows
             sizes = sizes_of(model.spec, rows)
             for busy in (i for i, own in tried if own == threads):
                 for size in sizes:
                     tell(f"{busy} at once, {threads} thread{'s' if threads > 1 else ''} each, {size} rows")
-                    requests = [request_of(model.spec, inputs, settings) for _ in range(size // rows)]
+                    requests = [request_of(model, inputs, settings) for _ in range(size // rows)]
                     by_case[threads, busy, size] = _measure(model, requests, size, busy)
     return Costs(sizes, by_case)
 
 
 def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: int) -> Cost:
     """Runs a batch again and again on so many threads."""
-    scheduler = model.executor
-    assert isinstance(scheduler, Scheduler)
+    scheduler = scheduler_of(model)
     walls: list[list[float]] = [[] for _ in range(busy)]
     failed: list[Exception] = []
-    _run_once(scheduler.session, model.spec, requests, rows)  # allocates
+    _run_once(scheduler, requests, rows)  # allocates
     end = time.perf_counter() + SECONDS
     cpu: list[float] = []
 
@@ -134,7 +149,7 @@ def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: i
         try:
             begin = time.thread_time()
             while len(own) < _LEAST_RUNS or (time.perf_counter() < end and len(own) < _RUNS):
-                own.append(_run_once(scheduler.session, model.spec, requests, rows))
+                own.append(_run_once(scheduler, requests, rows))
             cpu.append((time.thread_time() - begin) / len(own))
         except Exception as error:
             failed.append(error)
@@ -150,11 +165,11 @@ def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: i
     return Cost(np.array([wall for own in walls for wall in own[1:-1]]), sum(cpu) / len(cpu))
 
 
-def _run_once(session: ModelSession, spec: ModelSpec, requests: Sequence[Request], rows: int) -> float:
+def _run_once(scheduler: Scheduler, requests: Sequence[Request], rows: int) -> float:
     """Runs a batch as the scheduler does, and returns its seconds. Raises ServingError if it failed."""
     fresh = [Request(each.inputs, each.rows, each.key, each.outputs, weight=each.weight) for each in requests]
     batch = Batch(fresh, rows, CostCurve(HandOver(0.0)))
-    execute(session, spec, batch)
+    execute(scheduler.session, scheduler.spec, batch)
     for request in fresh:
         if request.error is not None:
             raise request.error

@@ -11,10 +11,9 @@ import uvloop
 
 from opgate.load.target_model import Input
 from opgate.service.core.request import run
-from opgate.service.execution.scheduler import Scheduler
 from opgate.service.settings import Settings
 from opgate.tune.configs import unbatched
-from opgate.tune.cost import opened, request_of
+from opgate.tune.cost import opened, request_of, scheduler_of
 
 _RUNS = 300
 _SECONDS = 3.0
@@ -25,14 +24,13 @@ def hand_over(repository: Path, config: Any, version: int, settings: Settings, i
     on_threads = settings.model_copy(update={"inline_limit_us": 0.0})
     alone = unbatched(config)  # a delay of batches is no part of the way
     with opened(repository, alone, version, on_threads, 1) as model:
-        scheduler = model.executor
-        assert isinstance(scheduler, Scheduler)
+        scheduler = scheduler_of(model)
 
         async def several() -> None:
             end = time.perf_counter() + _SECONDS
             for _ in range(_RUNS):
                 if time.perf_counter() < end:
-                    await run(scheduler.submit, request_of(model.spec, inputs, settings))
+                    await run(scheduler.submit, request_of(model, inputs, settings))
 
         uvloop.run(several())
         return scheduler.hand_over_ns / 1e9

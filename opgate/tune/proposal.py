@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from opgate.load.latencies import Slo
 from opgate.service.core.spec import Batching, ModelSpec
-from opgate.tune.cost import pairs
+from opgate.tune.cost import pairs, powers
 from opgate.tune.simulation import REQUESTS, Model, Setup, Simulated, simulate
 
 #: A search ends when the highest rate that keeps the aim is known within this share.
@@ -44,12 +44,19 @@ class Candidate:
         return max((rate for rate, found in self.points if found < seconds), default=0.0)
 
 
-def setups(spec: ModelSpec, cores: int, slo: Slo) -> Iterator[Setup]:
+def setups(spec: ModelSpec, cores: int, slo: Slo, direct: int = 0) -> Iterator[Setup]:
     """Yields the setups to compare, simple ones first.
 
     Policies for the queue, priorities and what else is a part of dynamic batching is kept, so a model that has such
     keeps batching.
+
+    A model whose sequences have rows of its `direct` instances for themselves keeps these, because they say how many
+    sequences there are at once: threads are compared. A batch has what waits when an instance is idle.
     """
+    if direct:
+        waiting = Batching(adaptive=False) if spec.batched else None
+        yield from (Setup(direct, threads, waiting, max(1, spec.max_batch_size)) for threads in powers(cores))
+        return
     stated = spec.batching or Batching()
     needs_batching = replace(stated, adaptive=True, preferred=(), max_delay_ns=0) != Batching()
     batchings: list[Batching | None] = [] if needs_batching else [None]
@@ -113,10 +120,10 @@ def replicas(rate: float, held: float, headroom: float) -> int:
     return max(1, math.ceil(rate / (held * (1 - headroom)) - 1e-9))
 
 
-def compare(model: Model, spec: ModelSpec, cores: int, slo: Slo, tell: Callable[[Candidate], None]) -> list[Candidate]:
+def compare(model: Model, tried: Iterable[Setup], slo: Slo, tell: Callable[[Candidate], None]) -> list[Candidate]:
     """Searches every setup. `tell` hears each result."""
     found = []
-    for setup in setups(spec, cores, slo):
+    for setup in tried:
         found.append(search(model, setup, slo))
         tell(found[-1])
     return found

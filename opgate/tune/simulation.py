@@ -52,7 +52,9 @@ class Setup:
         batching = "no batching"
         if self.batching is not None:
             delay = self.batching.max_delay_ns / 1e6
-            batching = "batches by measured costs" if self.batching.adaptive else f"batches after {delay:g} ms"
+            batching = f"batches after {delay:g} ms" if delay else "batches of what waits"
+            if self.batching.adaptive:
+                batching = "batches by measured costs"
         return (
             f"{self.instances} instance{'s' if self.instances > 1 else ''}, {self.threads} "
             f"thread{'s' if self.threads > 1 else ''}, {batching}"

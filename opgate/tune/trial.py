@@ -21,6 +21,7 @@ from google.protobuf import text_format
 from opgate.child_process import ChildProcess, tied
 from opgate.load.http import HttpClient
 from opgate.load.run import Measured, Plan, Run
+from opgate.load.sequences import length_of
 from opgate.load.target_model import Input, LoadError
 from opgate.service.repository.loader import copied
 
@@ -30,8 +31,8 @@ _START_SECONDS = 120
 class Gateway:
     """A gateway that serves one model on a free port of 127.0.0.1."""
 
-    def __init__(self, process: ChildProcess, url: str, model: str) -> None:
-        self._process, self._model = process, model
+    def __init__(self, process: ChildProcess, url: str, model: str, sequence_length: int | None) -> None:
+        self._process, self._model, self._sequence_length = process, model, sequence_length
         self.url = url
 
     def loop_seconds(self) -> float:
@@ -44,7 +45,7 @@ class Gateway:
         client = HttpClient(self.url)
         try:
             await client.model(self._model, "")
-            client.prepare(inputs)
+            client.prepare(inputs, length_of(self._sequence_length, client.serves_sequences))
             await client.first()
             return await Run(client, plan).run()
         finally:
@@ -52,8 +53,11 @@ class Gateway:
 
 
 @contextmanager
-def serving(repository: Path, config: Any, version: int) -> Iterator[Gateway]:
-    """Serves a version of a model with another config. Raises LoadError if it doesn't start."""
+def serving(repository: Path, config: Any, version: int, sequence_length: int | None = None) -> Iterator[Gateway]:
+    """Serves a version of a model with another config. Raises LoadError if it doesn't start.
+
+    `sequence_length` is how many requests a sequence of its load has, None for what is usual.
+    """
     with tempfile.TemporaryDirectory(prefix="opgate-tune-") as temporary:
         folder = Path(temporary) / config.name
         folder.mkdir()
@@ -71,7 +75,7 @@ def serving(repository: Path, config: Any, version: int) -> Iterator[Gateway]:
         command += ["--http-host", "127.0.0.1", "--http-port", "0", "--backend", "onnxruntime"]
         process = ChildProcess(tied(command), stderr=subprocess.PIPE, text=True)
         try:
-            yield Gateway(process, f"http://127.0.0.1:{_port(process)}", config.name)
+            yield Gateway(process, f"http://127.0.0.1:{_port(process)}", config.name, sequence_length)
         finally:
             process.end((signal.SIGTERM, 40.0))
 

@@ -11,7 +11,7 @@ import pytest
 from opgate.attach.compared.answers import Found, Told, agreement, iou, of_function, of_server
 from opgate.attach.compared.comparison import compare, function_of
 from opgate.attach.model.attached import Compared
-from opgate.attach.model.examples import PICTURES, Example, files
+from opgate.attach.model.examples import PICTURES, Example, files, lines, rows
 from opgate.attach.model.report import AttachError
 from opgate.attach.model.serving import Served
 from tests.attach import networks
@@ -92,6 +92,25 @@ def test_labels_texts_and_vectors_are_compared() -> None:
         assert not agreement(Told(vector=(1, 0)), of_function(nothing)).equal
         assert not agreement(cat, of_function(nothing)).equal
     assert not agreement(cat, Told(vector=(1, 0))).equal
+
+
+def test_values_are_compared_as_numbers() -> None:
+    """The direction of one number says nothing. Values may have labels."""
+    ours = of_server({"predictions": [{"label": "a", "value": 3.0}, {"label": "b", "value": -1.0}]})
+    assert agreement(ours, of_function(np.array([[3.0, -1.001]]), vector=True)).equal
+    assert not agreement(ours, of_function([6.0, -2.0], vector=True)).equal
+    for number, equal in ((3.001, True), (300.0, False), (-3.0, False), (float("nan"), False)):
+        one = of_server({"predictions": [{"value": 3.0}]})
+        assert agreement(one, of_function(number, vector=True)).equal == equal
+    assert not agreement(ours, of_function(3.0, vector=True)).equal
+
+
+def test_a_row_of_one_column_is_a_dict(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text\nhello\n")
+    (tmp_path / "mine.py").write_text("def answer(given):\n    return given\n")
+    call = function_of(f"{tmp_path / 'mine.py'}:answer")
+    assert [call(each) for each in rows(tmp_path / "rows.csv", ["text"], ["text"])] == [{"text": "hello"}]
+    assert [call(each) for each in lines(tmp_path / "rows.csv", ["text"])] == ["text", "hello"]
 
 
 def test_boxes_without_labels_agree_with_any() -> None:

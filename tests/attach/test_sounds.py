@@ -169,9 +169,16 @@ def test_a_broken_file_costs_no_other_its_answer(made: Make, tmp_path: Path) -> 
 
 
 def streamed(
-    folder: Path, library: Path, name: str, sounds: list[np.ndarray], window: int = WINDOW, late: int = 0
+    folder: Path,
+    library: Path,
+    name: str,
+    sounds: list[np.ndarray],
+    window: int = WINDOW,
+    late: int = 0,
+    thresholds: Any = lambda number, piece: None,
 ) -> list[list[dict[str, np.ndarray]]]:
-    """Sends the pieces of sounds, all at the same time, and `late` pieces of zeros. Returns the outputs of each."""
+    """Sends the pieces of sounds, all at the same time, and `late` pieces of zeros. Returns the outputs of each.
+    `thresholds` says what the piece of a sound states. One that is refused is sent again without."""
     gateway = Gateway(Settings(model_repository=folder, build_ops=library.resolve().parent, ops_path=""))
     gateway.catalog.load_all()
     app = create_app(gateway)
@@ -185,8 +192,14 @@ def streamed(
             parameters = {"sequence_id": number + 1, "sequence_start": i == 0, "sequence_end": i == count - 1}
             samples = padded[i * window : (i + 1) * window].tolist()
             tensor = {"name": "samples", "shape": [1, window], "datatype": "FP32", "data": samples}
-            body = {"parameters": parameters, "inputs": [tensor]}
-            answer = await client.post(f"/v2/models/{name}/infer", json=body)
+            body: dict[str, Any] = {"parameters": parameters, "inputs": [tensor]}
+            more = []
+            if (level := thresholds(number, i)) is not None:
+                more = [{"name": "score_threshold", "shape": [1, 1], "datatype": "FP32", "data": [level]}]
+            answer = await client.post(f"/v2/models/{name}/infer", json={**body, "inputs": [tensor, *more]})
+            if level is not None and not 0 <= level <= 1:
+                assert answer.status_code == 400 and "score_threshold is not within 0 to 1" in answer.text
+                answer = await client.post(f"/v2/models/{name}/infer", json=body)
             assert answer.status_code == 200, answer.text
             outputs = answer.json()["outputs"]
             said.append({each["name"]: np.array(each["data"]).reshape(each["shape"])[0] for each in outputs})
@@ -245,6 +258,51 @@ def test_speech_of_a_stream_is_that_of_the_file(
         goes_on = {round(float(answer["since"].item()), 4) for answer in answers} - {-1}
         begins = {round(start, 4) for start, _, _ in row}
         assert begins - {row[-1][0].__round__(4) if row else 0} <= goes_on  # what the last request begins, it ends
+
+
+@pytest.mark.parametrize(("words", "hop", "late"), [("", WINDOW, 0), (" hop:80", 80, 2)])
+def test_a_request_of_a_stream_says_its_threshold(
+    made: Make, library: Path, tmp_path: Path, words: str, hop: int, late: int
+) -> None:
+    """It holds until another one does, for its sequence alone. One beyond the bounds changes nothing."""
+    model = made(listener(tmp_path / "net.onnx"), pre=f"pcm:{RATE},{WINDOW}{words}", state="state=stateN")
+    sounds = [talk(hop * count / RATE, 3) for count in (300, 300, 300, 120)]
+    stated = {(0, 0): 0.8, (1, 0): 0.3, (1, 5): 7.0, (3, 0): 0.3, (3, 1): 0.8}
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds, hop, late, lambda *at: stated.get(at))
+    for sound, level, answers in zip(sounds, (0.8, 0.3, None, 0.8), each, strict=True):
+        (found,) = spoken(predict(model, wav(sound), **({} if level is None else {"score_threshold": level})))
+        assert events(answers) == [pytest.approx(one, abs=1e-5) for one in found] and found
+    assert len({str(events(answers)) for answers in each[:3]}) == 3
+
+
+def counted(path: Path, shape: list[int], *, rank: int = 2) -> Path:
+    """Gives with each window x [n, 200], or [200], the sum of the magnitudes so far: a state without an axis of rows."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("ReduceMean", ["a"], ["mean"], keepdims=0),
+        helper.make_node("Add", ["state", "mean"], ["next"]),
+        helper.make_node("ReduceMean", ["next"], ["level"], keepdims=0),
+        helper.make_node("Reshape", ["level", "out"], ["y"]),
+    ]
+    inputs = [value("x", *["n", WINDOW][2 - rank :]), value("state", *shape)]
+    out = constant("out", [1, 1][2 - rank :], np.int64)
+    return saved(path, nodes, inputs, [value("y", *[1, 1][2 - rank :]), value("next", *shape)], [out])
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("shape", [[], [3], [3, 4]])
+def test_a_state_without_an_axis_of_rows(
+    made: Make, library: Path, tmp_path: Path, shape: list[int], rank: int
+) -> None:
+    file = counted(tmp_path / "net.onnx", shape, rank=rank)
+    model = made(file, pre=f"pcm:{RATE},{WINDOW}", state="state=next", post="outputs")
+    assert "batch: one request at a time: its state state has no axis of rows" in model.report
+    sounds = [talk(1, 1), talk(0.4, 2)]
+    each = streamed(model.folder.parent, library, f"{model.name}_stream", sounds)
+    for sound, answers, answer in zip(sounds, each, predict(model, *map(wav, sounds)), strict=True):
+        sums = np.cumsum([np.abs(part).mean() for part in sound.reshape(-1, WINDOW)])
+        np.testing.assert_allclose([one["y"].item() for one in answers], sums, rtol=1e-5)
+        np.testing.assert_allclose(np.ravel(answer["outputs"]["y_row"]), sums, rtol=1e-5)
 
 
 def tones(path: Path, samples: Any = "t", *, rank: int = 2, frames: int = 0) -> Path:
@@ -348,6 +406,19 @@ def player(path: Path) -> Path:
     constants += [constant(f"all_{name}", array) for name, array in windows.items()]
     outputs = [value("frames", "n", 40, 20), value("onsets", "n", 40, 20)]
     return saved(path, nodes, [value("x", "n", 2000, 1)], outputs, constants)
+
+
+def test_frames_of_a_stream_are_those_of_the_file_joined(made: Make, library: Path, tmp_path: Path) -> None:
+    pre = f"pcm:{RATE} hop:1500 lead:250 trim:5"
+    model = made(player(tmp_path / "net.onnx"), pre=pre, post="notes onsets:onsets frames:frames")
+    sound = np.repeat([0.1, 0.3, 0.2, 0.4], 1500)
+    (answers,) = streamed(model.folder.parent, library, f"{model.name}_stream", [sound], 1500, 1)
+    music_of = music(1, 200, 20, 15)["frames"][0].reshape(5, 40, 20)
+    said = [one["frames"] for one in answers if one["windows"][0]]
+    assert [one.shape for one in said] == [(30, 20)] * 4
+    places = [round(10 * max(sound[max(0, 1500 * i - 250) : 1500 * i + 1750])) for i in range(4)]
+    np.testing.assert_allclose(said, [music_of[place][5:35] for place in places], atol=1e-6)
+    assert "Frames are those of the file: 5 at both ends" in (model.folder / "README.md").read_text()
 
 
 def test_notes_of_joined_windows(made: Make, tmp_path: Path) -> None:
@@ -629,6 +700,24 @@ def test_windows_that_overlap_come_in_pieces(made: Make, library: Path, tmp_path
         whole = np.array(answer["outputs"]["logits"])
         np.testing.assert_allclose(logits, whole[: len(logits)], atol=1e-5)
         assert len(logits) >= len(whole) - 1 and np.abs(whole).max() > 0.5
+
+
+@pytest.mark.parametrize("more", ["", " together"])
+def test_windows_that_the_sound_fills_count_alone(made: Make, library: Path, tmp_path: Path, more: str) -> None:
+    model = made(
+        tones(tmp_path / "net.onnx", 2000), pre=f"pcm:{RATE} hop:500 lead:100 full-windows{more}", post="outputs"
+    )
+    sounds = [talk(count / RATE, seed) for seed, count in enumerate((3899, 3900, 1900, 1899, 300, 12_000))]
+    answers = [answer["outputs"] for answer in predict(model, *map(wav, sounds))]
+    counts = [int(np.ravel(answer["count"])[0]) for answer in answers]
+    assert counts == [4, 5, 1, 1, 1, 21]
+    plain = made(tones(tmp_path / "net.onnx", 2000), "plain", pre=f"pcm:{RATE} hop:500 lead:100", post="outputs")
+    for count, answer, whole in zip(counts, answers, predict(plain, *map(wav, sounds)), strict=True):
+        np.testing.assert_allclose(answer["logits"][:count], whole["outputs"]["logits"][:count], atol=1e-5)
+    (said,) = streamed(model.folder.parent, library, "model_stream", sounds[1:2], 500)
+    logits = [one["logits"] for one in said if one["windows"][0]]
+    np.testing.assert_allclose(logits[:5], answers[1]["logits"][:5], atol=1e-5)
+    assert "requests of zeros" not in (model.folder / "README.md").read_text()
 
 
 def streamer(path: Path, bands: int, frames: int | None) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from opgate.attach.attach import attach
+from opgate.attach.model import graph
 from opgate.attach.model.report import AttachError
 from opgate.attach.model.wish import Wish
 from tests.attach.conftest import Make, Model
@@ -183,6 +184,35 @@ def test_columns_of_one_input_get_names(made: Make, tmp_path: Path) -> None:
     plain = made(file, "plain")
     named = records(model, {"width (cm)": 1, "height": 2, "b": 3})
     assert named["predictions"] == records(plain, {"X": [1, 2, 3]})["predictions"]
+
+
+def test_columns_may_have_the_names_of_what_is_answered(made: Make, tmp_path: Path) -> None:
+    """A client sees the names of the columns, and the answers of `/predict` are as ever."""
+    file = mixed(tmp_path / "net.onnx")
+    given = {"age": 1.5, "income": -2.0, "city": "Rome"}
+    plain = records(made(file, "plain", labels="no,yes"), given)["predictions"]
+    proto = onnx.load(file)
+    new = {"age": "scores", "income": "status", "city": "top_k"}
+    graph.rename(proto, lambda name: new.get(name, name))
+    onnx.save(proto, file)
+    model = made(file, labels="no,yes")
+    renamed = {new[name]: value for name, value in given.items()}
+    assert records(model, renamed)["predictions"] == plain
+    assert records(model, [renamed, renamed])["results"][0]["predictions"] == plain
+    assert "network/" not in (model.folder / "config.pbtxt").read_text()
+    limited = records(model, {**renamed, "answer_top_k": 1})["predictions"]
+    assert limited == plain[:1]
+    (refused,) = model.send([{"json": {**renamed, "answer_top_k": 99}}])
+    assert refused.status_code == 400 and "answer_top_k is not within" in refused.text
+
+
+def test_columns_may_have_the_names_of_tensors_in_the_file(made: Make, tmp_path: Path) -> None:
+    file = classifier(tmp_path / "net.onnx", ["a", "b"])
+    plain = records(made(file, "plain"), {"X": [1, 2, 3]})["predictions"]
+    model = made(file, pre="columns:scores,label,X")
+    assert records(model, {"scores": 1, "label": 2, "X": 3})["predictions"] == plain
+    csv = records(model, b"X,label,scores\n3,2,1\n", "text/csv")["results"]
+    assert csv[0]["predictions"] == plain
 
 
 def test_a_value_has_a_record(made: Make, tmp_path: Path) -> None:

@@ -233,10 +233,10 @@ def test_predict_says_which_output_is_not_text():
     spec = ModelSpec("m", "1", {}, outputs, 0, None)
     result = {"y": objects([b"a\0"]), "n": np.array([1])}
     for presentation, want in ((fields, {"name": "a\0", "count": 1}), (Presentation("", (), ""), None)):
-        answer = json.loads(labelled(spec, presentation, result))
+        answer = json.loads(labelled(spec, presentation, result, {}))
         assert answer["predictions"] == [want] if want else answer["outputs"] == {"y": ["a\0"], "n": [1]}
         with pytest.raises(ServingError, match="output 'y': element 0 is not UTF-8"):
-            labelled(spec, presentation, {**result, "y": objects([b"\xff\0"])})
+            labelled(spec, presentation, {**result, "y": objects([b"\xff\0"])}, {})
 
 
 def test_classes_hold_the_bytes_and_compare_by_them():

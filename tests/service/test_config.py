@@ -175,6 +175,10 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ('parameters { key: "predict_count_output" value { string_value: "y" } }', "without 'predict_fields'"),
         ('parameters { key: "predict_fields" value { string_value: "a=nope" } }', "'nope' is not an output"),
         (
+            'parameters { key: "predict_fields" value { string_value: "a=x[y:y]" } }',
+            "'x' in 'x[y:y]' is no input of one text",
+        ),
+        (
             'parameters { key: "predict_media_types" value { string_value: "audio/wav, sound" } }',
             "expected types such as audio/wav, got 'sound'",
         ),

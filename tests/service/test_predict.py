@@ -502,6 +502,35 @@ def test_an_output_of_two_dims_has_a_text_for_each_row(repository, load):
     assert asyncio.run(main()) == [{"text": "bab", "sum": 2}, {"text": "a", "sum": -2}, {"text": "", "sum": -3}]
 
 
+def test_fields_that_are_parts_of_a_text(repository, load):
+    """Characters are code points, and places outside of the text are none."""
+    nodes = [helper.make_node("Identity", ["place"], ["begin"]), helper.make_node("Add", ["place", "two"], ["end"])]
+    text = """max_batch_size: 0
+    input [ { name: "place" data_type: TYPE_INT64 dims: [ -1 ] },
+            { name: "sentence" data_type: TYPE_STRING dims: [ 1 ] } ]
+    output [ { name: "begin" data_type: TYPE_INT64 dims: [ -1 ] }, { name: "end" data_type: TYPE_INT64 dims: [ -1 ] } ]
+    parameters { key: "predict_fields" value { string_value: "from=begin,text=sentence[begin:end]" } }"""
+    inputs = [value("place", "INT64", ["n"]), value("sentence", "BYTES", [1])]
+    outputs = [value("begin", "INT64", ["n"]), value("end", "INT64", ["n"])]
+    two = helper.make_tensor("two", TensorProto.INT64, [1], [2])
+    save(repository, "cut", nodes, inputs, outputs, config=text, initializers=[two])
+
+    async def main():
+        transport = httpx.ASGITransport(create_app(load()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            values = {"place": [0, 3, 99, -9], "sentence": "a\U0001f600éb東京"}
+            answer = (await client.post("/predict/cut", json=values)).json()["predictions"]
+            document = (await client.get("/openapi.json")).json()
+            return answer, document["paths"]["/predict/cut"]["post"]["responses"]["200"]["content"]["application/json"]
+
+    answer, described = asyncio.run(main())
+    assert [record["text"] for record in answer] == ["a\U0001f600", "b東", "", ""]
+    assert [record["from"] for record in answer] == [0, 3, 99, -9]
+    answers = described["schema"]["anyOf"] if "anyOf" in described["schema"] else [described["schema"]]
+    record = answers[0]["properties"]["predictions"]["items"]["properties"]
+    assert record["text"] == {"type": "string"}
+
+
 def test_a_text_of_nothing_and_raw_bytes_of_no_size(repository, load):
     """Rows without elements, and a dim whose size bytes can't tell."""
     rows = [helper.make_node("Identity", ["x"], ["y"])]

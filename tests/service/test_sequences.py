@@ -130,7 +130,7 @@ def test_each_sequence_has_a_row(repository, load):
         for id in (11, 12, 13):
             assert await model.sum(1, id, START) == 1
         rows = []
-        engine = model.model.executor._instances[0]
+        engine = model.model.executor.instances[0]
         submit = engine.submit
 
         def watch(part):

@@ -224,6 +224,29 @@ def test_a_config_that_limits_its_model_stays_one_that_loads():
     assert "max_latency_ms" in before.parameters
 
 
+def test_sequences_share_batches_by_the_rules_of_their_batcher():
+    before = config("""name: "m" max_batch_size: 8
+        sequence_batching { oldest { max_candidate_sequences: 9 preferred_batch_size: 4 } control_input { name: "go" } }""")
+    delayed = changed(before, plain(2, Batching(adaptive=False, max_delay_ns=1_500_000), 8))
+    assert not delayed.HasField("dynamic_batching") and delayed.max_batch_size == 8
+    block = delayed.sequence_batching
+    assert block.oldest.max_queue_delay_microseconds == 1500 and not block.oldest.preferred_batch_size
+    assert block.oldest.max_candidate_sequences == 9 and block.control_input[0].name == "go"
+    assert changed(delayed, plain(1, Batching(), 8)).sequence_batching.oldest.max_queue_delay_microseconds == 0
+    alone = changed(before, plain(1))
+    assert alone.max_batch_size == 1 and alone.sequence_batching.oldest.max_candidate_sequences == 9
+
+
+def test_sequences_with_rows_of_their_own_keep_their_instances():
+    """Instances say how many sequences there are at once."""
+    found = list(setups(ModelSpec("m", "1", {}, {}, 8), 4, Slo(99, 1), direct=3))
+    assert [(each.instances, each.threads, each.max_rows) for each in found] == [(3, 1, 8), (3, 2, 8), (3, 4, 8)]
+    before = config('name: "m" max_batch_size: 8 sequence_batching { direct { max_queue_delay_microseconds: 7 } }')
+    after = changed(before, found[1])
+    assert after.sequence_batching == before.sequence_batching and after.max_batch_size == 8
+    assert after.instance_group[0].count == 3 and after.parameters["intra_op_thread_count"].string_value == "2"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -233,7 +256,6 @@ def test_a_config_that_limits_its_model_stays_one_that_loads():
         ),
         ("instance_group { kind: KIND_GPU }", "only instances on the CPU"),
         ("instance_group { gpus: 1 }", "only instances on the CPU"),
-        ("sequence_batching { direct {} }", "serves sequences, .* 'opgate load m --find-rate --slo p99=20ms'"),
         ('backend: "python"', "is a model in Python"),
     ],
 )

@@ -219,7 +219,7 @@ def test_mistakes_are_one_clear_line(server, wire):
         (["plain", *there, "--batch", "2", "--shape", "x=1,1"], "--batch 2: model 'plain' has no batch dim"),
         (["double", *there, "--input", "z=1"], "--input: model 'double' has no input 'z', its inputs are 'x'"),
         (["double", *there, "--input", "x=@none.json"], "none.json: there is no such file"),
-        (["double", *there, "--image", PICTURE], "--image: model 'double' takes no file"),
+        (["double", *there, "--image", PICTURE], "--file: model 'double' takes no file"),
     ):
         status, err = mistake(*options)
         assert status == 1
@@ -591,5 +591,5 @@ def test_a_picture_is_the_input():
     (picture,) = make_inputs(spec(tensor("data", "UINT8", -1)), 2, PICTURE.read_bytes(), {})
     assert picture.content == 2 * PICTURE.read_bytes()
     assert picture.array.shape == (2, PICTURE.stat().st_size)
-    with pytest.raises(LoadError, match="give a picture with --image FILE, --shape data=8, or a value with --input"):
+    with pytest.raises(LoadError, match="give a file with --file FILE, --shape data=8, or a value with --input"):
         make_inputs(spec(tensor("data", "UINT8", -1)), 1, {}, {})

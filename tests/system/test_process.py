@@ -135,3 +135,10 @@ class TestInfer:
         assert "got shape [2]" in finished.stderr
         assert "Traceback" not in finished.stderr
         assert "unknown model" in opgate("infer", "none", "-i", "x=1", *where).stderr
+
+    def test_a_file(self, where, tmp_path):
+        """It may be a sound as well as a picture; --image is its older name."""
+        (tmp_path / "sound.wav").write_bytes(b"RIFF")
+        for name in ("--file", "--image"):
+            finished = opgate("infer", "double", name, str(tmp_path / "sound.wav"), *where)
+            assert finished.returncode == 1 and "model 'double' takes no file" in finished.stderr

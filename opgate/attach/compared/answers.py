@@ -11,8 +11,9 @@ import numpy as np
 
 from opgate.attach.model.report import AttachError
 
-#: From which IoU on two boxes are one.
-MATCH = 0.5
+#: From which IoU on two boxes are one, and up to which part numbers differ that are the same: one minus the cosine of
+#: vectors, or the difference of values.
+MATCH, _APART = 0.5, 1e-3
 _BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box", "polygon", "quad")
 _LABEL_KEYS = ("label", "class", "name", "class_name", "category", "text", "note", "word")
 _SCORE_KEYS = ("score", "confidence", "conf", "probability", "prob")
@@ -30,11 +31,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An answer to one picture: things, a text, or a vector."""
+    """An answer to one picture: things, a text, or a vector. The numbers of an `exact` one count, and not only its
+    direction."""
 
     things: tuple[Found, ...] = ()
     text: str | None = None
     vector: tuple[float, ...] | None = None
+    exact: bool = False
 
     @property
     def kind(self) -> str:
@@ -75,8 +78,8 @@ def of_server(answer: Mapping[str, Any]) -> Told:
     if records and "text" in records[0] and not any(key in records[0] for key in _BOX_KEYS):
         text = " ".join(record["text"] for record in records)  # the words of a sound
         return Told((Found(None, text, records[0].get("score") if len(records) == 1 else None),), text)
-    if records and records[0].keys() == {"value"}:
-        return Told(vector=tuple(record["value"] for record in records))
+    if records and "value" in records[0]:
+        return Told(vector=tuple(record["value"] for record in records), exact=True)
     return Told(tuple(_thing(record) for record in records))
 
 
@@ -207,14 +210,25 @@ def agreement(ours: Told, theirs: Told) -> Agreement:
     if (ours.vector is None) != (theirs.vector is None):
         return Agreement(1, len(theirs.things[:1]) if theirs.vector is None else 1, 0, 0, None, 0.0)
     if ours.vector is not None and theirs.vector is not None:
-        cosine = _cosine(np.array(ours.vector), np.array(theirs.vector))
-        return Agreement(1, 1, int(cosine > 0.999), int(cosine > 0.999), None, 1 - cosine)
+        one, other = np.array(ours.vector), np.array(theirs.vector)
+        apart = _apart(one, other) if ours.exact else 1 - _cosine(one, other)
+        equal = int(apart < _APART)
+        return Agreement(1, 1, equal, equal, None, apart)
     boxed = any(thing.box for thing in (*ours.things, *theirs.things))
     if not boxed:
         pairs = list(zip(ours.things[:1], theirs.things[:1], strict=False))
         counts = (len(ours.things[:1]), len(theirs.things[:1]))
         return _agreement(counts, [(one, other, None) for one, other in pairs])
     return _agreement((len(ours.things), len(theirs.things)), _matched(ours.things, theirs.things))
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest difference of two rows of numbers, as a part of the greatest magnitude."""
+    if one.shape != other.shape:
+        return 1.0
+    greatest = float(np.abs(other).max(initial=0)) or 1.0
+    difference = float(np.abs(one - other).max(initial=0)) / greatest
+    return difference if np.isfinite(difference) else 1.0
 
 
 def _cosine(one: np.ndarray, other: np.ndarray) -> float:

@@ -28,8 +28,6 @@ from opgate.onnx_tools.sessions import session
 #: How often a picture is timed: the least counts.
 _TIMES = 3
 _PATH_NAMES = ("path", "file", "name")
-#: A function gets so many texts one by one, and more values as a dict.
-_MOST_TEXTS = 2
 
 
 def function_of(text: str) -> Callable[[Example], Any]:
@@ -54,9 +52,7 @@ def function_of(text: str) -> Callable[[Example], Any]:
     def call(example: Example) -> Any:
         if isinstance(example.content, bytes):
             return function(str(example.path)) if with_path and example.path else function(example.content)
-        values = list(example.content.values())
-        texts = all(isinstance(value, str) for value in values) and len(values) <= _MOST_TEXTS
-        return function(*values) if texts else function(dict(example.content))
+        return function(dict(example.content)) if example.row else function(*example.content.values())
 
     return call
 
@@ -173,7 +169,8 @@ def _told(result: Agreement, ours: Told, theirs: Told) -> str:
     if ours.vector is not None and theirs.vector is not None and len(ours.vector) != len(theirs.vector):
         return f"different: vectors of {len(ours.vector)} and {len(theirs.vector)} numbers"
     if ours.vector is not None:
-        return f"{'equal' if result.equal else 'different'}, 1 - cosine {result.score:.1e}"
+        how = "apart by" if ours.exact else "1 - cosine"
+        return f"{'equal' if result.equal else 'different'}, {how} {result.score:.1e}"
     if result.iou is None and not any(thing.box for thing in (*ours.things, *theirs.things)):
         shown = [told.things[0].label if told.things else "nothing" for told in (ours, theirs)]
         return ("equal: " + repr(shown[0]) if result.equal else f"{shown[0]!r} and {shown[1]!r}") + (

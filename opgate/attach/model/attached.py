@@ -64,6 +64,7 @@ def attached(
     are those of the classes. Raises AttachError."""
     before, after = nodes
     settings.check(after, graph.STATUS)
+    answers = _beside(takes, after, answers)
     model = graph.joined(network, before, after, answers, takes)
     config = folder.config_text(
         name,
@@ -75,6 +76,35 @@ def attached(
         picture_model=picture_model,
     )
     return Attached(model, config, takes, after.settings, labels, report, beside, notes)
+
+
+def _beside(takes: Takes, after: Nodes, answers: Answers) -> Answers:
+    """Gives answers and settings other names where an input has theirs: a table may have a column `status`."""
+    taken = {each.name for each in takes.inputs}
+    clashes = taken & {*after.settings, *(name for node in after.nodes for name in node.output)}
+    if not clashes:
+        return answers
+
+    def new(name: str) -> str:
+        if name not in clashes:
+            return name
+        free = f"answer_{name}"
+        while free in taken:
+            free = f"answer_{free}"
+        return free
+
+    for node in after.nodes:
+        for names in (node.input, node.output):
+            names[:] = [new(name) for name in names]
+    after.settings = {new(name): setting for name, setting in after.settings.items()}
+    return replace(
+        answers,
+        outputs=[replace(each, name=new(each.name)) for each in answers.outputs],
+        fields=[(field, new(output)) for field, output in answers.fields],
+        count=new(answers.count),
+        text=new(answers.text),
+        status=new(answers.status),
+    )
 
 
 def with_own_names(made: Attached) -> Attached:

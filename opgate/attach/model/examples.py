@@ -18,11 +18,12 @@ PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 @dataclass(frozen=True, slots=True)
 class Example:
     """One request: its name, and its `content`, the bytes of a file or values by the names of inputs. A file has a
-    `path`."""
+    `path`, and `row` says whether the values are a row of a table."""
 
     name: str
     content: bytes | Mapping[str, Any]
     path: Path | None = None
+    row: bool = False
 
 
 def files(place: Path, endings: Sequence[str] = ()) -> list[Example]:
@@ -69,7 +70,7 @@ def rows(place: Path, names: Sequence[str], texts: Sequence[str] = ()) -> list[E
         found = []
         for number, row in enumerate(read, 2):
             values = {name: (row[name] or "") if name in texts else _number(row[name]) for name in names}
-            found.append(Example(f"{place.name}:{number}", values))
+            found.append(Example(f"{place.name}:{number}", values, row=True))
     if not found:
         raise AttachError(f"--examples: {place} has no rows")
     return found

@@ -51,14 +51,14 @@ def config_text(
         ),
         *(
             _output(answer, labelled)
-            for answer in (*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True))
+            for answer in (*answers.outputs, Answer(answers.status, "TYPE_INT32", (1,), scalar=True))
         ),
     ]
     if max_batch_size > 1:
         lines.append("dynamic_batching {}")
     lines.append(f'model_operations {{ op_library_filename: "{LIBRARY}" }}')
     parameters = {
-        "row_status_output": "status",
+        "row_status_output": answers.status,
         "row_status_messages": (takes.statuses + messages(settings)).lstrip(";"),
         "predict_media_types": takes.media_types,
         "predict_count_output": answers.count,

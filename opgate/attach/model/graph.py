@@ -95,8 +95,8 @@ def add_status(nodes: Nodes, x: str) -> None:
 
 
 def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, takes: Takes) -> onnx.ModelProto:
-    """Returns the whole graph, from what a request has to the answers and `status`."""
-    outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]
+    """Returns the whole graph, from what a request has to the answers and the status."""
+    outputs = [*answers.outputs, Answer(answers.status, "TYPE_INT32", (1,), scalar=True)]
     defaults = [
         helper.make_tensor(name, _TYPES[setting.datatype], [1, 1], [setting.default])
         for name, setting in post.settings.items()
@@ -113,6 +113,7 @@ def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, 
         ],
         [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, BATCH)) for each in outputs],
         [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *defaults],
+        value_info=pre.shapes,
         sparse_initializer=list(network.graph.sparse_initializer),
     )
     imports = [opset for opset in network.opset_import if opset.domain != OPS]

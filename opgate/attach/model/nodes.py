@@ -19,12 +19,16 @@ OLDEST_OPSET = 11
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An input that a request may leave out: a number for each picture, from `least` to `most`, `whole` or any."""
+    """An input that a request may leave out: a number for each picture, from `least` to `most`, `whole` or any.
+
+    `code` is the status of a row whose number is beyond its bounds.
+    """
 
     default: float
     least: float = 0
     most: float = 1
     whole: bool = False
+    code: int = 0
 
     @property
     def datatype(self) -> str:
@@ -36,7 +40,8 @@ class Setting:
 class Nodes:
     """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
     caller chooses. `opset` is the version of the standard operators. `settings` are inputs that a request may leave
-    out, and `rows` is a tensor of one axis, that of the rows."""
+    out, `rows` is a tensor of one axis, that of the rows, and `shapes` says what an engine can't conclude: an op of its
+    own has outputs of any shape for it, and it leaves nodes that compute shapes in the graph."""
 
     opset: int
     prefix: str
@@ -44,6 +49,7 @@ class Nodes:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
+    shapes: list[onnx.ValueInfoProto] = field(default_factory=list)
 
     def add(
         self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any

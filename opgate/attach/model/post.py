@@ -120,13 +120,14 @@ class Answer:
 @dataclass(slots=True)
 class Answers:
     """The outputs of a served model, and how /predict shows them: pairs of a field and an output. `masks` are those of
-    which the first has masks."""
+    which the first has masks, `status` is the one that says whether a row is good."""
 
     outputs: list[Answer] = field(default_factory=list)
     fields: list[tuple[str, str]] = field(default_factory=list)
     count: str = ""
     text: str = ""
     masks: tuple[str, ...] = ()
+    status: str = "status"
 
 
 def _number(word: str, text: str, most: float = 1) -> float:

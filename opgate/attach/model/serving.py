@@ -61,12 +61,16 @@ class Served:
 
         model, gateway = self._model, self._gateway
 
+        requests = [self._request(sample) for sample in samples]
+
         async def run() -> list[Any]:
-            requests = [self._request(sample) for sample in samples]
             return await asyncio.gather(*(gateway.infer(model, request) for request in requests))
 
         results = asyncio.run(run())
-        return [json.loads(labelled(model.spec, model.presentation, result)) for result in results]
+        return [
+            json.loads(labelled(model.spec, model.presentation, result, request.inputs))
+            for request, result in zip(requests, results, strict=True)
+        ]
 
 
 def grey_picture(width: int = 320, height: int = 240) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
@@ -23,7 +24,7 @@ NAMES = tuple(_CODES)
 
 def add(nodes: Nodes, name: str, setting: Setting) -> str:
     """Adds an input, f32 or i32 [n, 1], or [1, 1] where no request states it. Returns its name."""
-    nodes.settings[name] = setting
+    nodes.settings[name] = replace(setting, code=_CODES[name])
     return name
 
 
@@ -47,7 +48,7 @@ def check(nodes: Nodes, status: str) -> None:
         value = nodes.cast(flat, TensorProto.FLOAT, f"{name}.f32") if setting.whole else flat
         held = nodes.add("Max", [value, nodes.constant(f"{name}.least", setting.least)], f"{name}.from_least")
         held = nodes.add("Min", [held, nodes.constant(f"{name}.most", setting.most)], f"{name}.to_most")
-        code = nodes.constant(f"{name}.code", _CODES[name], np.int32)
+        code = nodes.constant(f"{name}.code", setting.code, np.int32)
         within = nodes.add("Equal", [held, value], f"{name}.within")
         status = nodes.add("Where", [within, status, code], f"{name}.status")
     nodes.add("Identity", [status], "checked", to="status")
@@ -56,6 +57,6 @@ def check(nodes: Nodes, status: str) -> None:
 def messages(settings: Mapping[str, Setting]) -> str:
     """Returns the texts for the statuses of settings, as row_status_messages has them."""
     return "".join(
-        f";{_CODES[name]}={name} is not within {setting.least:g} to {setting.most:g}"
+        f";{setting.code}={name} is not within {setting.least:g} to {setting.most:g}"
         for name, setting in settings.items()
     )

@@ -57,8 +57,7 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     own = said.argument if said.kind == "ctc" else ""
     near = _labels_beside(network, said.kind)
     stated = labels.read(wish.labels or own, network.metadata, said.kind, report, beside=near)
-    axes = {state.input: state.axis for state in of.states}
-    opened, batched, why = network_file.open_batch(network, of.feed(ROWS, 0), report, 2, axes)
+    opened, batched, why = _open_batch(of, report)
     if sound.together and (of.states or not batched):
         raise AttachError(f"--pre: together: the windows run one after the other: {why or 'they hand a state on'}")
     before, after = (Nodes(graph.opset_of(network.model), prefix) for prefix in (graph.PRE, graph.POST))
@@ -67,15 +66,15 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
 
     def others(output: str) -> Iterator[Array]:
         for value in tried(output):
-            yield value[:, None] if sound.window and value.ndim else value
+            yield windows.with_axes(of, value) if sound.window else value
 
     head = Head(network, heard, (0, 0), said, stated, report, others, fixed=not batched)
     speech = sound_heads.speech_of(head, sound)
     answers, classes = sound_heads.add(after, head, sound, speech, LENGTH)
     fitted = None if said.kind == "ctc" else labels.fitted(stated, classes, said.kind, 0, report)
     batch = _batch_size(wish, batched, why, of.follows, answers, report)
-    stream = sound_streams.stream_of(opened, of, found, speech, report)
-    beside, notes = sound_streams.beside(name, stream, batched, report)
+    stream = sound_streams.stream_of(opened, of, found, speech, batched, report)
+    beside, notes = sound_streams.beside(name, stream, report)
     made = attached(
         name,
         _takes(sound),
@@ -90,6 +89,16 @@ def attach(wish: Wish, name: str, network: NetworkFile, report: Report) -> Attac
     )
     sound_proof.prove(made.model, of, heard, stream, report)
     return made
+
+
+def _open_batch(of: Known, report: Report) -> tuple[NetworkFile, bool, str]:
+    """Returns the network with an open batch, and true, as `network_file.open_batch` does."""
+    if alone := next((state.input for state in of.states if state.axis is None), ""):
+        why = f"its state {alone} has no axis of rows"
+        report.proved(f"batch: one request at a time: {why}")
+        return of.network, False, why
+    axes = {state.input: state.axis for state in of.states if state.axis is not None}
+    return network_file.open_batch(of.network, of.feed(ROWS, 0), report, 2, axes)
 
 
 def _with_a_least(of: Known, report: Report) -> Sound:

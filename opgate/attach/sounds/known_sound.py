@@ -27,7 +27,7 @@ _BASIC_PITCH, _OVERLAP, _TRIM = (22_050, 43_844), 3840, 15
 #: The samples before each window that silero-vad puts there, by the samples of a window.
 _SILERO = {512: 64, 256: 32}
 #: Words that make windows of a network's features.
-_WINDOWED = {"frames", "hop", "trim", "windows"}
+_WINDOWED = {"frames", "hop", "trim", "windows", "full"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _states(said: str, network: NetworkFile) -> list[State]:
         if len(unknown) > 1:
             raise AttachError(f"--state: {taken} leaves several sizes open: export it with those of its state")
         ones = [axis for axis, size in enumerate(taken.shape) if size == 1]
-        axis = (unknown or ones or [0])[0]
+        axis = next(iter([*unknown, *ones]), None)
         states.append(State(name, output, taken.dtype, tuple(size or 1 for size in taken.shape), axis))
     return states
 
@@ -268,9 +268,9 @@ def _settled(
     elif window:
         report.said("window", f"{window} samples")
     if not window:
-        for word in ("hop", "context", "lead", "trim", "windows"):
+        for word in ("hop", "context", "lead", "trim", "windows", "full"):
             if word in said:
-                name = "together" if word == "windows" else f"{word}:"
+                name = {"windows": "together", "full": "full-windows"}.get(word, f"{word}:")
                 raise AttachError(f"--pre: {name} goes with a window, such as pcm:16000,512")
         report.default("sound", f"{sound.seconds:g} seconds" if sound.fixed else "as long as the file")
         return sound
@@ -297,6 +297,8 @@ def _settled(
 
 
 def _report_windows(sound: Sound, states: Sequence[State], report: Report) -> None:
+    if sound.full:
+        report.said("last windows", "left out", "unless the sound fills them")
     if sound.together:
         report.said("windows", "all of a sound at once", "which takes memory for all of them")
     elif not states:

@@ -72,7 +72,7 @@ def prove(joined: onnx.ModelProto, of: Known, heard: Sequence[Output], stream: S
         }
         if of.lengths:
             constants[of.lengths] = np.array([of.size], DTYPES[network.inputs[of.lengths].dtype].numpy)
-        theirs = windows.run(original, taking.name, of.states, _inputs(of, samples), constants)
+        theirs = windows.run(original, of, taking.name, _inputs(of, samples), constants)
     else:
         opened = network.open(network.model)
         outputs = [output.name for output in opened.get_outputs()]
@@ -80,26 +80,22 @@ def prove(joined: onnx.ModelProto, of: Known, heard: Sequence[Output], stream: S
         if of.lengths:
             given[of.lengths] = np.array([samples.shape[-1]], DTYPES[network.inputs[of.lengths].dtype].numpy)
         theirs = dict(zip(outputs, opened.run(outputs, given), strict=True))
-    told = _compared(of, heard, ours, theirs)[0]
+    told = _compared(heard, ours, theirs)[0]
     each = "for each window of a file of noise" if sound.window else "for a file of noise"
     report.proved(f"network: {each} it gives what {network.path.name} gives, {told}")
     if stream:
         pieces = sound_streams.in_pieces(stream, samples[0] / sound.gain, ours[heard[0].name].shape[1])
-        told, apart = _compared(of, heard, pieces, ours)
+        told, apart = _compared(heard, pieces, sound_streams.windows_of_file(stream, ours))
         if apart > _TOLERANCE:
             raise AttachError(f"the pieces of a sound would give something else than its file, {told}")
         report.proved(f"stream: for the pieces of a file of noise it gives what the file gives, {told}")
 
 
-def _compared(
-    of: Known, heard: Sequence[Output], ours: Mapping[str, Array], theirs: Mapping[str, Array]
-) -> tuple[str, float]:
+def _compared(heard: Sequence[Output], ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> tuple[str, float]:
     """Returns how far two answers are from each other: as text, and as a part of the greatest magnitude."""
     largest, equal = 0.0, True
     for output in heard:
         one, other = ours[output.name], theirs[output.name]
-        if of.sound.window and of.batch is None:
-            other = other[None] if other.ndim < one.ndim else other
         if one.shape != other.shape:
             raise AttachError(
                 f"the network gives {list(other.shape)} for a sound, and in the new graph {list(one.shape)}"
@@ -113,7 +109,7 @@ def _compared(
 def _inputs(of: Known, samples: Array) -> Iterator[Array]:
     """Yields what the network gets of each window of samples f32 [1, t]: of features, those of the sound as a whole."""
     sound, taking = of.sound, of.taking
-    count = max(1, -(-(samples.shape[1] + sound.lead) // sound.hop))
+    count = max(1, (samples.shape[1] + sound.beyond) // sound.hop)
     size = sound.context + (count - 1) * sound.hop + sound.window
     if isinstance(taking, Wave):
         padded = np.pad(samples, ((0, 0), (sound.context + sound.lead, size)))

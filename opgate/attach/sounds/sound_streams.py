@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from opgate.attach.model import settings
 from opgate.attach.model.folder import LIBRARY, MADE, STREAM
 from opgate.attach.model.graph import PRE, WINDOW, opset_of
 from opgate.attach.model.network_file import NetworkFile
-from opgate.attach.model.nodes import OPS, Nodes
+from opgate.attach.model.nodes import OPS, Nodes, Setting
 from opgate.attach.model.outputs import Output, type_of
 from opgate.attach.model.report import Report
 from opgate.attach.model.takes import BATCH
@@ -27,6 +28,8 @@ _SAMPLES, _WINDOWS = "samples", "windows"
 _KEPT, _REQUESTS = f"{PRE}kept", f"{PRE}requests"
 #: The state of SpeechSegments and its size, whether the sound ends, and since when somebody speaks.
 _SPEECH, _NUMBERS, _LAST, _SINCE = f"{PRE}speech", 10, f"{PRE}ends", "since"
+#: The status of a request, and what stands for a threshold that it doesn't say.
+_STATUS, _UNSAID = "status", -1.0
 #: How many segments become final with a window at most.
 _MOST_SEGMENTS = 2
 _DATATYPES = {"f32": "TYPE_FP32", "f16": "TYPE_FP16", "f64": "TYPE_FP64", "i64": "TYPE_INT64", "i32": "TYPE_INT32"}
@@ -53,15 +56,19 @@ class Tensor:
 @dataclass(slots=True)
 class Stream:
     """The model for a stream. Request k has `hop` samples, and completes window k - `delay`. The first `heard`
-    outputs are those of the network. `states` are pairs of what
+    outputs are those of the network, of which `frames` lose those that `trim` leaves out. `states` are pairs of what
     a request gets and what it leaves to the next one; before the first one they are zeros. `last` is an input i32
-    [n, 1] that is 1 in the last request of a sequence, "" without it."""
+    [n, 1] that is 1 in the last request of a sequence, "" without it. `settings` are inputs that a request may leave
+    out. A request that says one says it for those behind it, too."""
 
     of: Known
     outputs: list[Tensor]
     heard: int
+    frames: Sequence[str] = ()
+    batched: bool = True
     states: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     last: str = ""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
 
     @property
@@ -84,20 +91,37 @@ class Stream:
 
 
 def stream_of(
-    network: NetworkFile, of: Known, outputs: Sequence[Output], speech: Speech | None, report: Report
+    network: NetworkFile, of: Known, outputs: Sequence[Output], speech: Speech | None, batched: bool, report: Report
 ) -> Stream | None:
-    """Returns the model for a stream, which also finds `speech`, or None: then the report says why there is none."""
+    """Returns the model for a stream, which also finds `speech`, or None: then the report says why there is none.
+
+    `batched` says whether the network takes several rows at once.
+    """
     if why := _without(of):
         report.default("stream", "none", why)
         return None
-    given = [Tensor(each.name, each.dtype, each.shape[0 if of.batch is None else 1 :]) for each in outputs]
-    stream = Stream(of, given, len(given))
+    shapes = {each.name: list(each.shape[0 if of.batch is None else 1 :]) for each in outputs}
+    trim = of.sound.trim
+    frames = [name for name, shape in shapes.items() if trim and len(shape) == 2 and shape[0] > 2 * trim]
+    for name in frames:
+        shapes[name][0] -= 2 * trim
+    given = [Tensor(each.name, each.dtype, shapes[each.name]) for each in outputs]
+    stream = Stream(of, given, len(given), frames, batched)
     _build(stream, network, speech)
     return stream
 
 
+def windows_of_file(stream: Stream, heard: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Returns what a stream gives of what a file gives for all windows, [1, w, ...]: frames are trimmed."""
+    trim = stream.of.sound.trim
+    return {
+        name: value[:, :, trim : value.shape[2] - trim] if name in stream.frames else value
+        for name, value in heard.items()
+    }
+
+
 def beside(
-    name: str, stream: Stream | None, batched: bool, report: Report
+    name: str, stream: Stream | None, report: Report
 ) -> tuple[Mapping[str, tuple[onnx.ModelProto | None, str]], Sequence[str]]:
     """Returns the model for a stream by its name, and what a README says of it; nothing without one."""
     if not stream:
@@ -116,19 +140,22 @@ def beside(
             f"A window ends {delay} requests behind the one that its begin is in: the first {delay} of a sequence "
             f"have `{_WINDOWS}` 0 and no answer. "
         )
-    if behind := delay + bool(stream.of.sound.lead):
+    if trim := stream.of.sound.trim:
+        note += f"Frames are those of the file: {trim} at both ends of a window are left out. "
+    if (behind := delay + bool(stream.of.sound.lead)) and not stream.of.sound.full:
         note += f"Up to {behind} requests of zeros behind the sound get its last windows. "
     if stream.last:
         note += (
             f"`{_SINCE}` is when the speech that goes on began, in seconds, -1 while nobody speaks. The first `count` "
             "of `start`, `end` and `scores` are the segments of speech that are final with the window: those of the "
             "file, if it has as many samples. The last one comes with `sequence_end`. "
+            f"A request may say `{settings.SCORE}`, from which speech begins: it holds until another one does. "
         )
     note += (
         "The state is kept by the gateway, from the request with `sequence_start` to that with `sequence_end`, or "
         "until none comes for a minute."
     )
-    return {called: (stream.model, _config(called, stream, batched))}, (note,)
+    return {called: (stream.model, _config(called, stream))}, (note,)
 
 
 def in_pieces(stream: Stream, samples: Array, count: int) -> Mapping[str, Array]:
@@ -179,7 +206,10 @@ def _build(stream: Stream, network: NetworkFile, speech: Speech | None) -> None:
     names = {output.name for output in stream.outputs}
     inner = windows.inner_network(network, names)
     for output in stream.outputs:
-        windows.with_rows(last, f"{WINDOW}{output.name}", of, to=output.name)
+        x, trim = windows.with_rows(last, f"{WINDOW}{output.name}", of), of.sound.trim
+        if output.name in stream.frames:
+            x = last.slice(x, 1, trim, trim + output.shape[0], "trimmed")
+        last.add("Identity", [_of_rows(stream, last, x, 1 + len(output.shape))], "output", to=output.name)
     for state in of.states:
         _hand_on(stream, nodes, last, state, begun)
     if speech:
@@ -195,6 +225,9 @@ def _build(stream: Stream, network: NetworkFile, speech: Speech | None) -> None:
     model.graph.input.extend([Tensor(_SAMPLES, "f32", [sound.hop]).value, *(each.value for each, _ in stream.states)])
     if stream.last:
         model.graph.input.append(Tensor(stream.last, "i32", [1]).value)
+    for name, setting in stream.settings.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}s", 1]))
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.FLOAT, [1, 1], [setting.default]))
     model.graph.output.extend([each.value for each in (*stream.outputs, *(after for _, after in stream.states))])
     if all(opset.domain != OPS for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(OPS, 1))
@@ -231,14 +264,32 @@ def _window(stream: Stream, nodes: Nodes, samples: str, begun: str) -> str:
     return nodes.slice(known, 1, 0, sound.context + sound.window, "window")
 
 
+def _of_rows(stream: Stream, nodes: Nodes, x: str, rank: int) -> str:
+    """Returns x with an open axis of rows: a network for one row has a 1 there, from which the gateway would conclude
+    that the model has no batch."""
+    if stream.batched:
+        return x
+    rows = nodes.slice(nodes.add("Shape", [_SAMPLES], "rows"), 0, 0, 1, "rows")
+    shape = nodes.add("Concat", [rows, nodes.ints("rows.others", [1] * (rank - 1))], "rows.shape", axis=0)
+    return nodes.add("Expand", [x, shape], "by_rows")
+
+
 def _hand_on(stream: Stream, nodes: Nodes, last: Nodes, state: State, begun: str) -> None:
-    """Adds a state of the network, whose first axis becomes that of the rows. It stays zeros until there is a
-    window."""
+    """Adds a state of the network, whose first axis becomes that of the rows, also of one that has none. It stays zeros
+    until there is a window."""
+    if state.axis is None:
+        before, after = stream.keep(f"{state.input}_rows", state.dtype, state.shape or (1,))
+        nodes.reshape(before, state.shape, "state", to=state.input)
+        shape = [1, *(state.shape or (1,))]
+        moved = _of_rows(stream, last, last.reshape(state.output, shape, "next_state"), len(shape))
+        _held(stream, last, moved, after, begun, before)
+        return
     others = [axis for axis in range(len(state.shape)) if axis != state.axis]
     there = [others.index(axis) + 1 if axis != state.axis else 0 for axis in range(len(state.shape))]
     before, after = stream.keep(f"{state.input}_rows", state.dtype, [state.shape[axis] for axis in others])
     nodes.add("Transpose", [before], "state", to=state.input, perm=there)
     moved = last.add("Transpose", [state.output], "next_state", perm=[state.axis, *others])
+    moved = _of_rows(stream, last, moved, 1 + len(others))
     _held(stream, last, moved, after, begun, before)
 
 
@@ -248,19 +299,41 @@ def _find(stream: Stream, nodes: Nodes, speech: Speech, begun: str) -> None:
     if begun:
         x = nodes.add("Where", [begun, x, nodes.constant("silence", 0.0)], "heard")
     rows = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 0, 1, "rows")
+    level = nodes.reshape(_threshold(stream, nodes, speech.score, rows), [-1], "level.each")
     length = nodes.add("Expand", [nodes.constant("hop", [stream.of.sound.hop], np.int32), rows], "length")
     before, after = stream.keep(_SPEECH, "f64", [_NUMBERS])
     stream.last = _LAST
-    inputs = [x, length, "", before, nodes.reshape(_LAST, [-1], "last")]
+    inputs = [x, length, level, before, nodes.reshape(_LAST, [-1], "last")]
     made = [f"{nodes.prefix}segments", "scores", "count", f"{nodes.prefix}next_speech", _SINCE]
-    attributes = {**speech.attributes, "max_segments": _MOST_SEGMENTS, "threshold": speech.score}
+    attributes = {**speech.attributes, "max_segments": _MOST_SEGMENTS}
     nodes.add_op("SpeechSegments", inputs, made, "found", **attributes)
     _held(stream, nodes, made[3], after, begun, before)
     stream.outputs += [
         *(Tensor(each.name, "f32", each.dims) for each in segment_times(nodes, _MOST_SEGMENTS) if not each.scalar),
         Tensor("count", "i32", []),
         Tensor(_SINCE, "f32", []),
+        Tensor(_STATUS, "i32", []),
     ]
+
+
+def _threshold(stream: Stream, nodes: Nodes, usual: float, rows: str) -> str:
+    """Adds the threshold f32 [n, 1] of each request: what it says, else what one before it said, else `usual`. Adds the
+    status of the requests, too."""
+    given = settings.add(nodes, settings.SCORE, Setting(_UNSAID))
+    stream.settings = nodes.settings
+    zero, one = nodes.constant("zero", 0.0), nodes.constant("one", 1.0)
+    held = nodes.add("Max", [nodes.add("Min", [given, one], "given.most"), zero], "given.held")
+    unsaid = nodes.add("Equal", [given, nodes.constant("unsaid", _UNSAID)], "given.unsaid")
+    good = nodes.add("Or", [nodes.add("Equal", [given, held], "given.within"), unsaid], "given.good")
+    codes = [nodes.constant(f"status.{code}", code, np.int32) for code in (0, nodes.settings[given].code)]
+    status = nodes.reshape(nodes.add("Where", [good, *codes], "status"), [-1], "status.flat")
+    nodes.add("Expand", [status, rows], "status.each", to=_STATUS)
+    before, after = stream.keep(f"{PRE}threshold", "f32", [2])  # the last one, and whether there is one
+    level = nodes.add("Where", [unsaid, nodes.slice(before, 1, 0, 1, "said"), given], "level")
+    there = nodes.add("Where", [unsaid, nodes.slice(before, 1, 1, 2, "is_said"), one], "is_there")
+    nodes.add("Concat", [level, there], "next_level", to=after, axis=1)
+    none = nodes.add("Less", [there, nodes.constant("half", 0.5)], "none")
+    return nodes.add("Where", [none, nodes.constant("usual", usual), level], "level.used")
 
 
 def _held(stream: Stream, nodes: Nodes, x: str, to: str, begun: str, zeros: str) -> None:
@@ -272,13 +345,17 @@ def _held(stream: Stream, nodes: Nodes, x: str, to: str, begun: str, zeros: str)
     nodes.add("Where", [nodes.reshape(begun, [-1, *[1] * (rank - 1)], "begun"), x, zeros], "held", to=to)
 
 
-def _config(name: str, stream: Stream, batched: bool) -> str:
+def _config(name: str, stream: Stream) -> str:
     lines = [
         f"{MADE}: the samples of a sound in, the outputs of the network out.",
         f'name: "{name}"',
         'backend: "onnxruntime"',
-        f"max_batch_size: {32 if batched else 1}",
+        f"max_batch_size: {32 if stream.batched else 1}",
         f'input {{ name: "{_SAMPLES}" data_type: TYPE_FP32 dims: [ {stream.of.sound.hop} ] }}',
+        *(
+            f'input {{ name: "{each}" data_type: {setting.datatype} dims: [ 1 ] optional: true }}'
+            for each, setting in stream.settings.items()
+        ),
         *(
             f'output {{ name: "{each.name}" data_type: {_DATATYPES[each.dtype]} dims: [ '
             f"{', '.join(map(str, each.shape or (1,)))} ]{'' if each.shape else ' reshape { shape: [ ] }'} }}"
@@ -300,4 +377,7 @@ def _config(name: str, stream: Stream, batched: bool) -> str:
         "}",
         f'model_operations {{ op_library_filename: "{LIBRARY}" }}',
     ]
+    if stream.settings:
+        statuses = {"row_status_output": _STATUS, "row_status_messages": settings.messages(stream.settings).lstrip(";")}
+        lines += [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in statuses.items()]
     return "\n".join(lines) + "\n"

@@ -28,7 +28,13 @@ WITH_ARGUMENT: Mapping[str, words.Reader] = {
     "rms": words.number(-100, 0),
     "lufs": words.number(-100, 0),
 }
-ALONE = {"first-channel": "channels", "standard": "scale", "peak": "scale", "together": "windows"}
+ALONE = {
+    "first-channel": "channels",
+    "standard": "scale",
+    "peak": "scale",
+    "together": "windows",
+    "full-windows": "full",
+}
 #: How a word for a resampler is called in AudioPreprocess.
 RESAMPLERS = {"kaiser": "kaiser", "sinc": "sinc_interp_hann", "soxr": "soxr_hq"}
 
@@ -41,7 +47,8 @@ class Sound:
     `context` samples before them; without a window, 0, the sound is one. `lead` samples stand before the sound: zeros
     without an `edge`, else its own first ones turned around, as "reflect" or "symmetric" of NumPy's pad.
     `trim` frames are left out at both ends of what the network gives for a window, so that windows that overlap join.
-    `together` runs all windows of a sound at once. `resampler` is that of AudioPreprocess, its default if it is empty.
+    `together` runs all windows of a sound at once. With `full` those that the sound doesn't fill are left out, but for
+    the first. `resampler` is that of AudioPreprocess, its default if it is empty.
     A sound of fewer samples than `least` has zeros behind it.
     `seconds` are those to which a sound is cut or padded, 0 if it keeps its length, of at most `longest` seconds.
     `first` takes the first channel in place of the mean of all. Samples have the loudness
@@ -63,9 +70,15 @@ class Sound:
     rms: float | None = None
     lufs: float | None = None
     together: bool = False
+    full: bool = False
     resampler: str = ""
     least: int = 1
     scale: str = ""
+
+    @property
+    def beyond(self) -> int:
+        """What is added to the number of samples, so that as many hops are in it as there are windows."""
+        return self.lead + self.hop - (self.window if self.full else 1)
 
     @property
     def loudness(self) -> list[str]:
@@ -109,6 +122,7 @@ def read(text: str, network: Sequence[Input]) -> tuple[Sound, Features | None, d
         first="channels" in said,
         gain=made.gain if made else said.get("gain", 1),
         together="windows" in said,
+        full="full" in said,
         resampler=RESAMPLERS.get(said.get("resampler", ""), ""),
         **{key: said[key] for key in same if key in said},
     )

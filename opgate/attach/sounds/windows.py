@@ -28,13 +28,13 @@ _STARTS = f"{PRE}starts"
 @dataclass(frozen=True, slots=True)
 class State:
     """A state of a network: the input that takes it, the output that gives it, its type, its shape, and the axis of
-    the batch in it."""
+    the batch in it, None without one."""
 
     input: str
     output: str
     dtype: str
     shape: tuple[int, ...]
-    axis: int
+    axis: int | None
 
     @property
     def type(self) -> int:
@@ -124,7 +124,7 @@ def pad(nodes: Nodes, sound: Sound, samples: str, length: str) -> None:
     """Adds how many windows each row has, COUNTS, and the samples f32 [n, t] with zeros around them, as many as the
     windows need. `length` i32 [n] has the samples of each row."""
     whole = nodes.cast(length, TensorProto.INT64, "length")
-    rounded = nodes.add("Add", [whole, nodes.constant("lead", sound.lead + sound.hop - 1, np.int64)], "rounded")
+    rounded = nodes.add("Add", [whole, nodes.constant("lead", sound.beyond, np.int64)], "rounded")
     hop = nodes.constant("hop", sound.hop, np.int64)
     one = nodes.constant("one", 1, np.int64)
     counts = nodes.add("Max", [nodes.add("Div", [rounded, hop], "by_hop"), one], "counts")
@@ -195,18 +195,21 @@ def scanned(network: NetworkFile, of: Windowed, outputs: Sequence[Output]) -> tu
     around.nodes.append(scan)
     found = []
     for output, name in zip(outputs, made, strict=True):
-        value = output.value if output.value.ndim else output.value.reshape(1)
-        rank = value.ndim + (of.batch is None)
-        perm = [1, 0, *range(2, rank + 1)]
-        around.add("Transpose", [name], "rows", to=output.name, perm=perm)
-        one = value[None] if of.batch is None else value
-        found.append(replace(output, value=one[:, None]))
+        value = with_axes(of, output.value)
+        around.add("Transpose", [name], "rows", to=output.name, perm=[1, 0, *range(2, value.ndim)])
+        found.append(replace(output, value=value))
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     del model.graph.node[:], model.graph.input[:], model.graph.output[:], model.graph.value_info[:]
     model.graph.node.extend(around.nodes)
     model.graph.initializer.extend(around.constants.values())
     return model, found
+
+
+def with_axes(of: Windowed, value: Array) -> Array:
+    """Returns what the network gives for one window with axes for the rows and the windows, [1, 1, ...]."""
+    value = value if value.ndim else value.reshape(1)
+    return (value[None] if of.batch is None else value)[:, None]
 
 
 def at_once(network: NetworkFile, of: Windowed, outputs: Sequence[Output]) -> tuple[onnx.ModelProto, list[Output]]:
@@ -251,26 +254,30 @@ def with_rows(nodes: Nodes, x: str, of: Windowed, *, to: str = "") -> str:
 
 def _zeros(nodes: Nodes, state: State) -> str:
     """Adds a state of zeros for each row of the batch."""
+    zero = helper.make_tensor("zero", state.type, [1], [0])
+    if state.axis is None:
+        return nodes.add("ConstantOfShape", [nodes.ints("size", state.shape)], "zeros", value=zero)
     rows = nodes.slice(nodes.add("Shape", [_PADDED], "shape"), 0, 0, 1, "rows")
     parts = [nodes.ints("size", [size]) if axis != state.axis else rows for axis, size in enumerate(state.shape)]
     shape = nodes.add("Concat", parts, "shape", axis=0)
-    return nodes.add("ConstantOfShape", [shape], "zeros", value=helper.make_tensor("zero", state.type, [1], [0]))
+    return nodes.add("ConstantOfShape", [shape], "zeros", value=zero)
 
 
-def _value(name: str, dtype: str, shape: Sequence[int], axis: int) -> onnx.ValueInfoProto:
+def _value(name: str, dtype: str, shape: Sequence[int], axis: int | None) -> onnx.ValueInfoProto:
     sizes: list[int | str] = [f"{name}_rows" if place == axis else size for place, size in enumerate(shape)]
     return helper.make_tensor_value_info(name, type_of(dtype), sizes)
 
 
 def run(
     network: NetworkFile,
+    of: Windowed,
     input_name: str,
-    states: Sequence[State],
     inputs: Iterator[Array],
     constants: Mapping[str, np.ndarray],
 ) -> Mapping[str, np.ndarray]:
     """Runs the network over its `inputs` for the windows of a sound in Python, with `constants` for its other inputs.
     Returns each output for all windows, [1, w, ...]."""
+    states = of.states
     opened = network.open(network.model)
     names = [output.name for output in opened.get_outputs()]
     held = {state.input: state.zeros(1) for state in states}
@@ -280,4 +287,8 @@ def run(
         held = {state.input: given[state.output] for state in states}
         for name, value in given.items():
             seen[name].append(value)
-    return {name: np.stack(values, 1) for name, values in seen.items() if values[0].ndim}
+    return {
+        name: np.concatenate([with_axes(of, value) for value in values], 1)
+        for name, values in seen.items()
+        if values[0].ndim or of.batch is None
+    }

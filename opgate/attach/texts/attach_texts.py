@@ -19,7 +19,7 @@ from opgate.attach.model.nodes import Nodes
 from opgate.attach.model.report import AttachError, Report, did_you_mean
 from opgate.attach.model.wish import Wish
 from opgate.attach.texts import text_heads, tokenizer_files
-from opgate.attach.texts.text_heads import IDS, MASK, OFFSETS, SPECIAL, TYPES
+from opgate.attach.texts.text_heads import COUNT, IDS, MASK, OFFSETS, SPECIAL, TYPES
 from opgate.onnx_tools.row_dependence import ROWS, Rows, compared
 from opgate.onnx_tools.sessions import one_line, session
 from opgate.ops_build.case import Array
@@ -210,13 +210,15 @@ def _add(nodes: Nodes, tokens: Tokens, roles: Roles) -> None:
         if each is not None:
             number = {"i64": TensorProto.INT64, "i32": TensorProto.INT32, "f32": TensorProto.FLOAT}[each.dtype]
             nodes.cast(name, number, "typed", to=each.name)
+            sizes = [takes.BATCH, roles.length or "tokens"]
+            nodes.shapes.append(helper.make_tensor_value_info(each.name, number, sizes))
     _add_status(nodes)
 
 
 def _add_status(nodes: Nodes) -> None:
     """Adds the status of each row: 1 for a text without tokens, because a mean over none is no number."""
-    count = nodes.reduce("ReduceSum", MASK, 1, "tokens.count", keepdims=False)
-    none = nodes.add("Equal", [count, nodes.constant("none", 0, np.int64)], "tokens.none")
+    nodes.reduce("ReduceSum", MASK, 1, "tokens.count", keepdims=False, to=COUNT)
+    none = nodes.add("Equal", [COUNT, nodes.constant("none", 0, np.int64)], "tokens.none")
     nodes.cast(none, TensorProto.INT32, "tokens.status", to=graph.STATUS)
 
 

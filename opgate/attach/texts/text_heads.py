@@ -19,6 +19,8 @@ from opgate.attach.model.report import AttachError
 HEADS = ("classify", "spans", "embed", "value", "outputs")
 #: What Tokenize gives.
 IDS, MASK, TYPES, OFFSETS, SPECIAL = (f"{PRE}{name}" for name in ("ids", "mask", "types", "offsets", "special"))
+#: How many tokens each text has, i64 [n].
+COUNT = f"{PRE}count"
 
 
 def usual(outputs: Sequence[Output], config: Mapping[str, Any]) -> str:
@@ -69,19 +71,16 @@ def _pooled(nodes: Nodes, head: Head, pools: frozenset[str], tokens: int) -> Ans
     if pool == "cls-pool":
         vectors = nodes.reshape(nodes.slice(x, 1, 0, 1, "first"), [0, size], "vector.first")
     elif pool == "last-pool":
-        counts = nodes.reduce("ReduceSum", MASK, 1, "count")
-        place = nodes.add("Sub", [counts, nodes.ints("one", [1])], "place")
+        place = nodes.add("Sub", [nodes.reshape(COUNT, [-1, 1], "count"), nodes.ints("one", [1])], "place")
         vectors = nodes.add("GatherND", [x, place], "vector.last", batch_dims=1)
+    elif pool == "mean-pool":  # a text without tokens, which has no mean, is refused
+        total = nodes.add("MatMul", [nodes.reshape(mask, [0, 1, -1], "there"), x], "sum")
+        count = nodes.reshape(nodes.cast(COUNT, TensorProto.FLOAT, "count"), [-1, 1], "count.rows")
+        vectors = nodes.add("Div", [nodes.reshape(total, [0, size], "sum.flat"), count], "mean")
     else:
-        there = nodes.reshape(mask, [0, -1, 1], "there")
-        if pool == "mean-pool":
-            total = nodes.reduce("ReduceSum", nodes.add("Mul", [x, there], "used"), 1, "sum", keepdims=False)
-            count = nodes.reduce("ReduceSum", mask, 1, "count")
-            vectors = nodes.add("Div", [total, nodes.add("Max", [count, nodes.constant("one", 1.0)], "held")], "mean")
-        else:
-            none = nodes.constant("none", -3.4e38)
-            used = nodes.add("Where", [nodes.cast(there, TensorProto.BOOL, "is_there"), x, none], "used")
-            vectors = nodes.reduce("ReduceMax", used, 1, "greatest", keepdims=False)
+        there, none = nodes.reshape(mask, [0, -1, 1], "there"), nodes.constant("none", -3.4e38)
+        used = nodes.add("Where", [nodes.cast(there, TensorProto.BOOL, "is_there"), x, none], "used")
+        vectors = nodes.reduce("ReduceMax", used, 1, "greatest", keepdims=False)
     heads_without_boxes.vector(nodes, head, head.rows(nodes, vectors, 2), size)
     return Answers([Answer("embedding", "TYPE_FP32", (size,))])
 
@@ -103,7 +102,7 @@ def _spans(nodes: Nodes, head: Head, tokens: int) -> tuple[Answers, int]:
         Answer("scores", "TYPE_FP32", (-1,)),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
-    fields = [("label", "labels"), ("start", "start"), ("end", "end"), ("score", "scores")]
+    fields = [("label", "labels"), ("start", "start"), ("end", "end"), ("score", "scores"), ("text", "text[start:end]")]
     return Answers(outputs, fields, "count"), output.shape[2]
 
 

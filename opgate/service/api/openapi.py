@@ -242,11 +242,12 @@ def _form(values: dict[str, Any]) -> dict[str, Any]:
 def _answer(model: LoadedModel) -> dict[str, Any]:
     outputs = model.spec.outputs
     properties: dict[str, Any] = {"model_name": {"type": "string"}, "model_version": {"type": "string"}}
-    if model.presentation.fields or model.presentation.text:
+    if model.presentation.has_records:
         fields = {field: _array(outputs[name], outputs[name].dims[1:]) for field, name in model.presentation.fields}
         fields |= {
             field: _RUN_LENGTHS for field, name in model.presentation.fields if name in model.presentation.masks[:1]
         }
+        fields |= {field: {"type": "string"} for field, _ in model.presentation.spans}
         fields |= {"text": {"type": "string"}} if model.presentation.text else {}
         properties["predictions"] = {"type": "array", "items": {"type": "object", "properties": fields}}
     else:

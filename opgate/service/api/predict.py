@@ -212,7 +212,7 @@ def _cost(model: LoadedModel, request: InferRequest) -> int:
 
 def _labelled(model: LoadedModel, request: InferRequest) -> tuple[bytes, int]:
     """Returns the answer to a request as JSON, and its bytes."""
-    content = labelled(model.spec, model.presentation, request.result or {})
+    content = labelled(model.spec, model.presentation, request.result or {}, request.inputs)
     return content, len(content)
 
 

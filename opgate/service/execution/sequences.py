@@ -153,10 +153,14 @@ class Sequencer:
         left = {one.input: result[one.output].copy() for one in self._sequences.states if one.output in result}
         return {**state, **left}
 
+    def alone(self, request: Request) -> Request:
+        """Returns the part of a request that is a sequence of its own."""
+        request.options = Options(sequence=Place(1, start=True, end=True))
+        return self.part(request, self.initial())
+
     def try_out(self, request: Request, run: Callable[[Request], None]) -> None:
         """Runs a request as a sequence of its own. `run` runs a part on the calling thread. Raises ServingError."""
-        request.options = Options(sequence=Place(1, start=True, end=True))
-        part = self.part(request, self.initial())
+        part = self.alone(request)
         run(part)
         result = part.result or {}
         request.result = {name: result[name] for name in request.outputs}
@@ -240,8 +244,8 @@ class SequenceScheduler:
         all, unless the model is in Python."""
         self.spec = spec
         self.statistics = statistics
-        self._sequencer = Sequencer(spec, sequences)
-        self._instances = instances
+        self.sequencer = Sequencer(spec, sequences)
+        self.instances = instances
         self._max_queue = max_queue_size
         self._idle_ns = sequences.idle_ns
         # Each request is a sequence of its own, in which the model asks for it again and again.
@@ -303,7 +307,7 @@ class SequenceScheduler:
         if not place.start and (sequence is None or not sequence.open):
             return _not_begun(place.id, name)
         try:
-            self._sequencer.correlation_id(place.id)
+            self.sequencer.correlation_id(place.id)
         except ServingError as error:
             return error
         return None
@@ -331,12 +335,12 @@ class SequenceScheduler:
 
     def _instance_of(self, sequence: _Sequence) -> Scheduler:
         assert sequence.place is not None
-        return self._instances[sequence.place % len(self._instances)]
+        return self.instances[sequence.place % len(self.instances)]
 
     def row_of(self, sequence: _Sequence) -> int:
         """Returns the row of its instance that a sequence has."""
         assert sequence.place is not None
-        return sequence.place // len(self._instances)
+        return sequence.place // len(self.instances)
 
     def _rows_for(self, sequence: _Sequence) -> _Rows:
         assert self._direct is not None and sequence.place is not None
@@ -360,8 +364,8 @@ class SequenceScheduler:
         place = request.options.sequence
         assert place is not None
         if place.start or sequence.state is None:
-            sequence.state = self._sequencer.initial()
-        return self._sequencer.part(request, sequence.state)
+            sequence.state = self.sequencer.initial()
+        return self.sequencer.part(request, sequence.state)
 
     def empty_row(self, part: Request) -> dict[str, Array]:
         """Returns inputs of the shapes of another part for a row without a request."""
@@ -369,7 +373,7 @@ class SequenceScheduler:
             name: np.full(array.shape, "", np.object_) if array.dtype == object else np.zeros_like(array)
             for name, array in part.inputs.items()
         }
-        return {**found, **self._sequencer.controls(0, False, False, False)}
+        return {**found, **self.sequencer.controls(0, False, False, False)}
 
     def ended(
         self,
@@ -387,7 +391,7 @@ class SequenceScheduler:
         sequence.running, sequence.part = False, None
         if result is not None:
             assert sequence.state is not None
-            sequence.state = self._sequencer.next_state(sequence.state, result)
+            sequence.state = self.sequencer.next_state(sequence.state, result)
             # The client's request got the responses of a stream as they came.
             found = {} if self.spec.streams else {name: result[name] for name in request.outputs if name in result}
             request.result = found
@@ -503,11 +507,11 @@ class SequenceScheduler:
     @property
     def overdue(self) -> str:
         """Why the model is not ready, if a run takes too long."""
-        return next((reason for instance in self._instances if (reason := instance.overdue)), "")
+        return next((reason for instance in self.instances if (reason := instance.overdue)), "")
 
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
-        self._sequencer.try_out(request, self._instances[0].try_out)
+        self.sequencer.try_out(request, self.instances[0].try_out)
 
     def rested(self) -> None:
         """Tells `close` when no request waits or runs any more."""
@@ -525,7 +529,7 @@ class SequenceScheduler:
             await self._rest.wait()
         if self._timer is not None:
             self._timer.cancel()
-        for instance in self._instances:
+        for instance in self.instances:
             await instance.close()
 
 

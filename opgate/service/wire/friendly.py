@@ -269,8 +269,10 @@ def _from_value(tensor: TensorSpec, value: JsonValue, limits: Limits) -> Array:
     return array
 
 
-def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> bytes:
-    """Returns a result of one row as JSON.
+def labelled(
+    spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array], inputs: Mapping[str, Array]
+) -> bytes:
+    """Returns a result of one row, for a request with these inputs, as JSON.
 
     The answer holds a list of records if the config has `predict_fields` or `predict_text_output`, otherwise all
     outputs by name. Raises ServingError (INVALID) for an output that is not text.
@@ -280,18 +282,21 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
         name: array[0] if spec.batched and array.ndim and len(array) == 1 else array for name, array in result.items()
     }
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
-    if presentation.fields or presentation.text:
+    if presentation.has_records:
         needed = [output for _, output in presentation.fields]
         needed += filter(None, (presentation.count, presentation.text, *presentation.masks))
+        needed += [place for _, span in presentation.spans for place in (span.begin, span.end)]
         if missing := [name for name in needed if name not in rows]:
             raise internal(f"model '{spec.name}' left out the output '{missing[0]}', which predict_fields needs")
-        answer["predictions"] = _records(spec, presentation, rows)
+        answer["predictions"] = _records(spec, presentation, rows, inputs)
     else:
         answer["outputs"] = {name: _json(spec.outputs[name], row) for name, row in rows.items()}
     return orjson.dumps(answer)
 
 
-def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
+def _records(
+    spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array], inputs: Mapping[str, Array]
+) -> list[dict[str, Any]]:
     """Returns the records of a row: one for each text, or one for each entry of the outputs. A text is the whole
     output, or each of its rows if it has rows. A count below 0 means that there is no text."""
 
@@ -301,11 +306,17 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
             return _run_lengths(masks[i], geometry, boxes[i])
         return _json(spec.outputs[output], _element(rows[output], i))
 
+    whole = {span.input: _whole_text(inputs, span.input) for _, span in presentation.spans}
+
     def record(i: int) -> dict[str, Any]:
-        return {field: value(output, i) for field, output in presentation.fields}
+        found = {field: value(output, i) for field, output in presentation.fields}
+        for field, span in presentation.spans:
+            found[field] = whole[span.input][max(0, int(rows[span.begin][i])) : max(0, int(rows[span.end][i]))]
+        return found
 
     counts = [int(rows[presentation.count].reshape(-1)[0])] if presentation.count else []
     lengths = [len(rows[output]) for _, output in presentation.fields]
+    lengths += [min(len(rows[span.begin]), len(rows[span.end])) for _, span in presentation.spans]
     if presentation.text:
         labels, texts = spec.outputs[presentation.text].labels, rows[presentation.text]
 
@@ -319,6 +330,13 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
         numbers = texts.reshape(-1)[slice(*counts) if counts else slice(None)]
         return [{"text": text(numbers), **(record(0) if all(lengths) else {})}]
     return [record(i) for i in range(min([*counts, *lengths]))]
+
+
+def _whole_text(inputs: Mapping[str, Array], name: str) -> str:
+    """Returns the text of an input, empty if a request left it out."""
+    array = inputs.get(name)
+    text = "" if array is None else array.reshape(-1)[0]
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 def _run_lengths(mask: Array, geometry: Array, box: Array) -> dict[str, Any]:

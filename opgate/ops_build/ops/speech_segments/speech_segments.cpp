@@ -51,36 +51,43 @@ class Listener {
 
   /// Hears windows that have `length` samples.
   void hear(std::span<const float> probabilities, std::int64_t length, float threshold) {
-    const double low = std::max(static_cast<double>(threshold) - settings_.hysteresis, 0.01);
     const double before = state_.samples, behind = before + static_cast<double>(length);
-    const auto step = static_cast<double>(settings_.step);
+    const auto at = [&](std::size_t i) {
+      return before + static_cast<double>(i) * static_cast<double>(settings_.step);
+    };
+    const float low = quiet_below(threshold);
     const std::size_t count = probabilities.size();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (state_.begun == 0 && state_.ended == 0) {  // until somebody speaks there is nothing to note
-        while (i < count && !(probabilities[i] >= threshold)) ++i;
+    std::size_t i = 0;
+    while (i < count) {
+      if (state_.begun == 0) {
+        const std::size_t silent = i;
+        i = first_from(i, probabilities, [&](float probability) { return probability >= threshold; });
+        if (i > silent) finish_before(std::min(at(i), behind));
         if (i == count) break;
+        state_.begun = at(i) + 1;
+        finish_before(at(i));
       }
-      const float probability = probabilities[i];
-      const double at = before + static_cast<double>(i) * step;
-      if (probability >= threshold) {
-        if (state_.begun == 0) state_.begun = at + 1;
-        state_.quiet = 0;
-      } else if (state_.begun != 0 && static_cast<double>(probability) < low) {
-        if (state_.quiet == 0) {
-          state_.quiet = at + 1;
-          state_.total_before = state_.total;
-          state_.number_before = state_.number;
+      if (state_.quiet == 0) {
+        const std::size_t loud = i;
+        i = first_from(i, probabilities, [&](float probability) { return probability < low; });
+        add(probabilities.subspan(loud, i - loud));
+        if (i == count) break;
+        state_.quiet = at(i) + 1;
+        state_.total_before = state_.total;
+        state_.number_before = state_.number;
+      }
+      const double end = state_.quiet - 1;
+      for (; i < count; ++i) {
+        if (probabilities[i] >= threshold) {
+          state_.quiet = 0;
+          break;
         }
-        const double end = state_.quiet - 1;
-        if (at - end >= settings_.min_silence) close(end, state_.total_before, state_.number_before);
+        if (probabilities[i] < low && at(i) - end >= settings_.min_silence) {
+          close(end, state_.total_before, state_.number_before);
+          break;
+        }
+        add(probabilities.subspan(i, 1));
       }
-      if (state_.begun != 0) {
-        state_.total += static_cast<double>(probability);
-        ++state_.number;
-      }
-      if (state_.ended == 0) continue;
-      const double earliest = state_.begun != 0 ? state_.begun - 1 : std::min(at + step, behind);
-      if (earliest - (state_.ended - 1) >= 2 * settings_.pad) finish(whole(padded_end()));
     }
     state_.samples = behind;
   }
@@ -105,6 +112,41 @@ class Listener {
 
  private:
   static double whole(double samples) { return std::trunc(samples); }
+
+  /// Below this no window is speech, and with it silence begins.
+  float quiet_below(float threshold) const {
+    const double low = std::max(static_cast<double>(threshold) - settings_.hysteresis, 0.01);
+    auto rounded = static_cast<float>(low);
+    if (static_cast<double>(rounded) < low) rounded = std::nextafter(rounded, 1.0f);
+    return std::min(threshold, rounded);
+  }
+
+  /// The first window from i on that fits, or their count.
+  template <typename Fits>
+  static std::size_t first_from(std::size_t i, std::span<const float> probabilities, const Fits& fits) {
+    constexpr std::size_t kBlock = 32;  // without a way out in between they are compared side by side
+    const std::size_t count = probabilities.size();
+    for (; i + kBlock <= count; i += kBlock) {
+      int some = 0;
+      for (std::size_t k = 0; k < kBlock; ++k) some |= static_cast<int>(fits(probabilities[i + k]));
+      if (some != 0) break;
+    }
+    while (i < count && !fits(probabilities[i])) ++i;
+    return i;
+  }
+
+  void add(std::span<const float> probabilities) {
+    double total = state_.total;
+    for (const float probability : probabilities) total += static_cast<double>(probability);
+    state_.total = total;
+    state_.number += static_cast<double>(probabilities.size());
+  }
+
+  /// Makes the segment that waits final, if no speech from a place on can move its end.
+  void finish_before(double place) {
+    if (state_.ended != 0 && place - (state_.ended - 1) >= 2 * settings_.pad) finish(whole(padded_end()));
+  }
+
   double padded_end() const { return state_.ended - 1 + settings_.pad; }
   double silence() const { return state_.begun - state_.ended; }
   double half_the_silence() const { return std::floor(silence() / 2); }
