@@ -69,7 +69,7 @@ def test_what_a_kernel_says_of_a_failure(options):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("op_x.formula()\nop_x.c_kernel('f')", r"op\.py:2: OpX has a formula or a function of C, not both"),
+        ("op_x.formula()\nop_x.c_kernel('f')", r"op\.py:2: OpX has a formula, a loop or a function of C"),
         ("op_x.c_kernel('a b')", r"op\.py:5: ValueError: expected the name of a function of C, got 'a b'"),
         ("op_x.c_kernel('missing')", r"undefined .*missing|cannot open shared|undefined symbol: missing"),
     ],
