@@ -99,6 +99,24 @@ def test_the_gateway_serves_with_the_installed_package(installed, tmp_path):
     assert done.stdout.endswith("0 errors, 0 warnings\n"), done.stdout + done.stderr
 
 
+def test_an_op_that_runs_in_python_is_in_the_library(library, tmp_path):
+    new_op(tmp_path / "plain_ops" / "twice", None, library, python=True)
+    file = tmp_path / "plain_ops" / "twice" / "op.py"
+    file.write_text(file.read_text().replace("twice.formula()\n", ""))
+    options = replace(out_of_tree(tmp_path / "plain_ops"), engines=("onnxruntime",), cuda="")
+    build(options, lambda line: None)
+    wheel = package(options, "1.0", tmp_path / "dist")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    subprocess.run([*command, str(wheel)], check=True)
+    file.unlink()  # the wheel needs it no more
+    code = (
+        "import plain_ops, opgate.numpy, numpy\n"
+        "print(opgate.numpy.load(plain_ops.op_library()).twice(numpy.ones(2, 'f4'), factor=3.0).tolist())"
+    )
+    done = run(tmp_path / "site", ["-c", code])
+    assert done.stdout == "[3.0, 3.0]\n", done.stderr
+
+
 def test_what_is_not_built_is_refused(options, library, tmp_path):
     new_op(tmp_path / "ops" / "scale_it", None, library)
     with pytest.raises(BuildError, match="has no library: run opgate build"):

@@ -134,8 +134,12 @@ def attach(address: int, size: int, described: str) -> int:
     }
 
     def run(pointer: Any) -> int:
-        call = pointer.contents
-        return kernels[call.op].run(pointer, call)
+        try:
+            call = pointer.contents
+            return kernels[call.op].run(pointer, call)
+        except BaseException as error:  # ctypes would go on as if the kernel had written its outputs
+            _log.error("an op in Python: %s", _name(error), exc_info=error)
+            return _INTERNAL
 
     _attached.append(_Kernel(run))
     return ctypes.cast(_attached[-1], ctypes.c_void_p).value or 0
