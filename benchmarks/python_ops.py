@@ -250,9 +250,9 @@ def main() -> None:
         "",
         "## What an author writes",
         "",
-        "Lines that are not empty, for every engine. For one engine each, and without cases, such an op takes 4 lines as "
-        "a PyOp of onnxruntime-extensions, 28 as a plugin in Python for TensorRT, and 32 as a kernel for Hugging Face's "
-        "kernels, by their documentation.",
+        "Lines that are not empty, for every engine. For one engine each, and without cases, such an op takes 4 lines "
+        "as a PyOp of onnxruntime-extensions, 28 as a plugin in Python for TensorRT, and 32 as a kernel for Hugging "
+        "Face's kernels, by their documentation.",
         "",
         "| form | files | lines |",
         "|---|---|---|",
