@@ -49,18 +49,30 @@ def call_of(
     one = one_node_model(op, Case("", inputs, attributes), dict.fromkeys(op.type_variables, "f32"))
     session = ort.InferenceSession(one.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     bound = session.io_binding()
-    for name, array in one.feeds.items():
+    feeds = {name: placed(array, 0) for name, array in one.feeds.items()}
+    for name, array in feeds.items():
         bound.bind_cpu_input(name, array)
     names = [output.name for output in session.get_outputs()]
-    outputs = dict(zip(names, session.run(names, one.feeds), strict=True))
+    outputs = {name: placed(array, 2048) for name, array in zip(names, session.run(names, feeds), strict=True)}
     for name, array in outputs.items():
         bound.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def call() -> object:
         session.run_with_iobinding(bound)
-        return outputs
+        return feeds, outputs
 
     return call
+
+
+def placed(array: np.ndarray, offset: int) -> np.ndarray:
+    """Returns a copy of an array that begins so many bytes behind a page. Where an output begins as an input does, a
+    load waits for a store 4096 bytes before it, and the time says where arrays lie."""
+    page = 4096
+    memory = np.empty(array.nbytes + 2 * page, np.uint8)
+    begin = -memory.ctypes.data % page + offset
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
