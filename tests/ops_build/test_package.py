@@ -106,7 +106,17 @@ def test_an_op_that_runs_in_python_is_in_the_library(library, tmp_path):
     options = replace(out_of_tree(tmp_path / "plain_ops"), engines=("onnxruntime",), cuda="")
     build(options, lambda line: None)
     wheel = package(options, "1.0", tmp_path / "dist")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(tmp_path / "site"),
+    ]
     subprocess.run([*command, str(wheel)], check=True)
     file.unlink()  # the wheel needs it no more
     code = (

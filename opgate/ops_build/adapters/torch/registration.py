@@ -23,6 +23,7 @@ from opgate.ops_build.adapters.torch.tracing import register_tracing
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_table import Op, read_table
 
+NO_INPUTS = "it has no inputs, and torch finds a kernel by their device"
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 
 
@@ -73,7 +74,8 @@ def load(path: Path | str) -> OpLibrary:
             return known
         raise LoadError(f"{path}: torch has the ops of domain '{table[0].domain}' from {known.path} already")
     _register_kernels(path)
-    left_out = {op.name: NO_STRINGS for op in table if "str" in op.tensor_types}
+    left_out = {op.name: NO_INPUTS for op in table if not op.inputs}
+    left_out |= {op.name: NO_STRINGS for op in table if "str" in op.tensor_types}
     ops = {op.name: op for op in table if op.name not in left_out}
     held = torch.library.Library(namespace, "FRAGMENT")
     for op in ops.values():
