@@ -811,7 +811,7 @@ def test_a_second_derivative_says_that_there_is_none(library: registration.OpLib
 def test_a_backward_op_out_of_convention_is_refused(fixture_path: Path, backward: str, message: str) -> None:
     op = parse_signature(fixture_path, "Add(a: f32[n], b: f32[n]) -> (y: f32[n])")
     with pytest.raises(ValueError, match=message):
-        gradients.register_gradient(op, parse_signature(fixture_path, backward), None)
+        gradients.register_gradient(op, {"AddBackward": parse_signature(fixture_path, backward)}, None)
 
 
 # What a user imports.
@@ -980,7 +980,7 @@ def test_numpy_and_back() -> None:
 
 def test_documented_expressions(fixture_path: Path) -> None:
     op = parse_signature(fixture_path, "F(x: f32[n,...], y?: i32[m=2*(n+1)]) -> (z: f32[v<=min(n,m-1),n%m])")
-    texts = [op_functions._dims(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
+    texts = [op_functions.dims_text(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
     assert texts == ["n, ...", "m = 2*(n + 1)", "v <= min(n, (m - 1)), n%m"]
 
 
