@@ -98,6 +98,7 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert sorted(native) == sorted(
         [
+            "opgate/lib/libnone_onnxruntime.so",
             "opgate/lib/libopgate_onnxruntime.so",
             *(f"opgate/service/native/{name}{suffix}" for name in ("engine_strings", "json_tensors")),
             *(f"opgate/service/native/{name}{suffix}" for name in ("process", "protobuf")),
@@ -112,6 +113,22 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     found = re.search(r"manylinux_2_(\d+)_(\w+)", shown.stdout)
     assert tag and found, (wheel.name, shown.stdout)
     assert int(found[1]) <= int(tag[1]) and found[2] == tag[2]
+
+
+def test_an_op_in_python_needs_no_compiler(installed: Installed) -> None:
+    installed.opgate("new", "plain_ops/halves", "--python", "--signature", "Halves(x: f32[n]) -> (y: f32[n])")
+    file = installed.folder / "plain_ops" / "halves" / "op.py"
+    text = file.read_text()
+    file.write_text(text[: text.index("    n = ")] + "    return x / 2\n" + text[text.index("\n\n@halves.cases") :])
+    assert "left out torch: cmake is not installed" in installed.opgate("build", "plain_ops")
+    assert "1 passed, 0 failed" in installed.opgate("verify", "--folder", "plain_ops")
+    code = (
+        "import numpy, opgate.numpy\n"
+        "ops = opgate.numpy.load('plain_ops/build/libplain_ops_onnxruntime.so')\n"
+        "print(ops.halves(numpy.ones(2, 'f4')).tolist())"
+    )
+    done = installed.run("-c", code)
+    assert done.stdout == "[0.5, 0.5]\n", done.stderr
 
 
 def test_it_builds_in_one_folder_whatever_environment_runs_it(installed: Installed, tmp_path: Path) -> None:

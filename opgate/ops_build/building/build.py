@@ -17,11 +17,12 @@ from pathlib import Path
 
 from opgate import folders
 from opgate.folders import locked
-from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, write_manifest
+from opgate.ops_build.building.manifest import MANIFEST, compiler_of, listed_libraries, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import (
     Cuda,
     LeftOut,
+    Library,
     Log,
     Toolchain,
     compiler_environment,
@@ -51,6 +52,8 @@ class Build:
 def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
     BuildError."""
+    if _in_python_alone(options) and (shipped := shipped_without_ops()) and _missing_tool():
+        return _from_wheel(options, shipped, log)
     _check_tools()
     left_out: dict[str, str] = {}
     cuda = None
@@ -77,11 +80,18 @@ def build(options: BuildOptions, log: Log) -> Build:
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
 
 
-def _check_tools() -> None:
-    """Raises BuildError if a tool is missing that every build needs."""
+def _missing_tool() -> str:
+    """Returns what to say of a tool that every build needs and that is missing; "" if all are there."""
     for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX") or "g++")[0], "g++")):
         if not shutil.which(tool):
-            raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
+            return f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}"
+    return ""
+
+
+def _check_tools() -> None:
+    """Raises BuildError if a tool is missing that every build needs."""
+    if missing := _missing_tool():
+        raise BuildError(missing)
 
 
 def _check_sources(options: BuildOptions) -> None:
@@ -130,15 +140,13 @@ def _build(
     left_out: Mapping[str, str],
     log: Log,
 ) -> dict[str, Path]:
-    folders_of_ops = [folder for ops in options.ops for folder in op_folders(ops)]
-    embedded = packed(options.domain, [op for folder in folders_of_ops for op in folder.embedded()])
-    names = ", ".join(map(str, options.ops))
-    if any(folder.source_names for folder in folders_of_ops):
+    embedded, names = _embedded(options), ", ".join(map(str, options.ops))
+    if not _in_python_alone(options):
         compiled = options
         log(f"compiling {names} for {', '.join(toolchains)}")
         work = _compiled(options, cuda, toolchains, log)
     else:
-        compiled = _host(options)
+        compiled = without_ops(options)
         log(f"{names} is in Python: nothing of it is compiled")
         with locked(compiled.output):
             work = _compiled(compiled, cuda, toolchains, log)
@@ -151,17 +159,60 @@ def _build(
         path = options.output / entry["file"]
         if entry["engine"] in options.engines and path not in paths.values():
             path.unlink(missing_ok=True)
-    write_manifest(options, work, toolchains, left_out)
+    write_manifest(options, compiler_of(work), toolchains, left_out)
     log(f"wrote {', '.join(str(path) for path in paths.values())} and {options.output / MANIFEST}")
     return paths
 
 
-def _host(options: BuildOptions) -> BuildOptions:
+def _in_python_alone(options: BuildOptions) -> bool:
+    """Returns whether all ops are functions in Python. Raises BuildError."""
+    try:
+        return not any(folder.source_names for ops in options.ops for folder in op_folders(ops))
+    except OpFileError as error:
+        raise BuildError(str(error)) from None
+
+
+def _embedded(options: BuildOptions) -> bytes:
+    """Returns what a library has behind its end."""
+    return packed(options.domain, [op for ops in options.ops for folder in op_folders(ops) for op in folder.embedded()])
+
+
+def without_ops(options: BuildOptions) -> BuildOptions:
     """Returns the options of the libraries without ops, which serve those that are written in Python alone. They are
     compiled once."""
-    return replace(
-        options, output=folders.builds() / "without_ops", ops=(), domain="none", prefix="none", cpu_levels=()
-    )
+    output = folders.builds() / "without_ops"
+    return replace(options, output=output, ops=(), domain="none", prefix="none", cpu_levels=())
+
+
+def build_without_ops(options: BuildOptions, output: Path, log: Log) -> Path:
+    """Builds the library without ops for ONNX Runtime in a folder and returns its path. Raises BuildError."""
+    _check_tools()
+    plain = replace(without_ops(options), output=output)
+    toolchain = importlib.import_module("opgate.ops_build.adapters.onnxruntime.toolchain")
+    made = toolchain.find(toolchain_folder(), None, log)
+    with locked(output):
+        return _compiled(plain, None, {"onnxruntime": made}, log) / plain.target().name
+
+
+def shipped_without_ops() -> Path | None:
+    """Returns the library without ops for ONNX Runtime that a wheel has brought, if there is one."""
+    path = folders.SHIPPED_OPS / without_ops(BuildOptions()).target().name
+    return path if path.is_file() else None
+
+
+def _from_wheel(options: BuildOptions, shipped: Path, log: Log) -> Build:
+    """Makes the library for ONNX Runtime of ops in Python on a machine without a compiler. Raises BuildError."""
+    if "onnxruntime" not in options.engines:
+        raise BuildError(_missing_tool())
+    left_out = {engine: _missing_tool() for engine in options.engines if engine != "onnxruntime"}
+    for name, reason in left_out.items():
+        log(f"left out {name}: {reason}")
+    made = Toolchain("the wheel", {}, (Library("onnxruntime", ("cpu",)),))
+    with locked(options.output):
+        _replace(shipped, options.target(), _embedded(options))
+        write_manifest(options, "the compiler of opgate's wheel", {"onnxruntime": made}, left_out)
+    log(f"wrote {options.target()} and {options.output / MANIFEST}")
+    return Build({"onnxruntime": options.target()}, left_out)
 
 
 def _compiled(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], log: Log) -> Path:

@@ -20,14 +20,12 @@ MANIFEST_FORMAT = 1
 
 
 def write_manifest(
-    options: BuildOptions, work: Path, toolchains: Mapping[str, Toolchain], left_out: Mapping[str, str]
+    options: BuildOptions, compiler: str, toolchains: Mapping[str, Toolchain], left_out: Mapping[str, str]
 ) -> None:
-    """Writes the manifest: the libraries with their hashes and ops.
+    """Writes the manifest: the libraries with their hashes and ops. `compiler` is the version of the compiler.
 
     Raises BuildError if a library states an op wrongly.
     """
-    compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     libraries: list[tuple[str, Library]] = [
         (engine, library) for engine, toolchain in toolchains.items() for library in toolchain.libraries
     ]
@@ -56,7 +54,7 @@ def write_manifest(
                 "engine": engine,
                 "devices": list(library.devices),
                 "domain": options.domain,
-                "compiler": version,
+                "compiler": compiler,
                 "flags": options.instruction_sets[0],
                 "cpu_levels": list(options.instruction_sets[1]),
                 "ops": [_manifest_op(op, library.devices) for op in ops],
@@ -94,6 +92,12 @@ def _manifest_op(op: Op, devices: Sequence[str]) -> dict[str, Any]:
         "dtypes": list(op.dtypes),
         "devices": [device for device in op.devices if device in devices],
     }
+
+
+def compiler_of(work: Path) -> str:
+    """Returns the version of the compiler of a configured build. Raises BuildError."""
+    compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
 def _cached_in_cmake(work: Path, name: str) -> str:

@@ -1,7 +1,8 @@
 """Makes a wheel that serves without a compiler. The build hook (service/native/build_hook.py) calls it.
 
-The wheel gets the op library for ONNX Runtime on the CPU, ONNX Runtime's header for `opgate build`, and, by auditwheel,
-the libraries that all of these are linked with, so that it runs on any Linux with the C library of its manylinux tag.
+The wheel gets the op library for ONNX Runtime on the CPU, one without ops for those in Python, ONNX Runtime's header
+for `opgate build`, and, by auditwheel, the libraries that all of these are linked with, so that it runs on any Linux
+with the C library of its manylinux tag.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
-from opgate.ops_build.building.build import build
+from opgate.ops_build.building.build import build, build_without_ops
 from opgate.ops_build.building.manifest import MANIFEST, sha256
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log, toolchain_folder
@@ -49,6 +50,8 @@ def contents(work: Path, log: Log) -> dict[str, str]:
     options = BuildOptions(output=work, engines=("onnxruntime",), cuda="")
     build(options, log)
     files = {str(options.target()): f"{OPS}/{options.target().name}", str(work / MANIFEST): f"{OPS}/{MANIFEST}"}
+    plain = build_without_ops(options, work / "without_ops", log)
+    files[str(plain)] = f"{OPS}/{plain.name}"
     headers = find_onnxruntime_headers(toolchain_folder(), log).include
     # Their license asks for its text beside them.
     debian = [folder / "share" / "doc" / "libonnxruntime-dev" / "copyright" for folder in headers.parents]
