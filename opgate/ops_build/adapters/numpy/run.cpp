@@ -4,19 +4,12 @@
 // The inputs are read where they lie. The outputs are arrays that Python creates when their dims are known. An array is
 // known by its array interface, the C struct that NumPy gives as __array_struct__
 // (https://numpy.org/doc/stable/reference/arrays.interface.html), so this file needs no header of NumPy's or Python's.
-#include <unistd.h>
-
-#include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
 
-#include "op_call/invoke.h"
+#include "adapters/direct.h"
 #include "op_call/packed_attributes.h"
 #include "op_call/running_op.h"
-#include "op_call/threads.h"
 
 namespace opgate::numpy {
 namespace {
@@ -85,28 +78,10 @@ class InputValue {
   std::vector<std::string_view> texts_;
 };
 
-/// The threads of all calls in this process. A fork has none of them: it gets its own.
-std::shared_ptr<Threads> threads_for(std::size_t count) {
-  // They are never freed, because threads of Python may call ops until the process ends.
-  static auto& mutex = *new std::mutex;
-  static auto& threads = *new std::shared_ptr<Threads>;
-  static std::size_t size = 0;
-  static pid_t owner = 0;
-  const std::lock_guard lock(mutex);
-  if (owner != getpid()) {
-    if (threads) static_cast<void>(new std::shared_ptr<Threads>(threads));  // a fork can't join what it doesn't have
-    threads.reset();
-    owner = getpid();
-  }
-  if (!threads || size != count) threads = std::make_shared<Threads>(count);
-  size = count;
-  return threads;
-}
-
-class NumpyEngine final : public Engine {
+class NumpyEngine final : public DirectEngine {
  public:
   NumpyEngine(std::uint64_t wanted, std::size_t threads, Allocate allocate, void* user)
-      : wanted_(wanted), threads_(threads), allocate_(allocate), user_(user) {}
+      : DirectEngine(threads), wanted_(wanted), allocate_(allocate), user_(user) {}
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     if (!(wanted_ >> index & 1)) return {};
@@ -117,19 +92,6 @@ class NumpyEngine final : public Engine {
     texts.values.resize(static_cast<std::size_t>(Tensor(nullptr, dtype, dims).size()) + 1);
     *data = texts.values.data();
     return {};
-  }
-
-  void parallel_for(std::size_t tasks, void (*task)(void* user, std::size_t i), void* user) override {
-    if (threads_ > 1) return threads_for(threads_)->run(tasks, task, user);
-    for (std::size_t i = 0; i < tasks; ++i) task(user, i);
-  }
-
-  void* scratch(std::size_t bytes) override {
-    constexpr std::size_t kAlignment = 64;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, kAlignment, bytes) != 0) throw std::bad_alloc();
-    scratch_.emplace_back(memory);
-    return memory;
   }
 
   /// Gives Python the strings that the kernel has written: for each output an array of the end of each string, and one
@@ -157,9 +119,6 @@ class NumpyEngine final : public Engine {
     Dims dims;
     std::vector<std::string> values;  // one more than the output has, so that there is memory for an empty output
   };
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
 
   Status make_array(std::size_t output, DType dtype, std::span<const std::int64_t> dims, void** data) {
     const ArrayInterface* const array =
@@ -171,25 +130,10 @@ class NumpyEngine final : public Engine {
   }
 
   std::uint64_t wanted_;
-  std::size_t threads_;
   Allocate allocate_;
   void* user_;
   std::deque<Texts> texts_;
-  std::vector<std::unique_ptr<void, Free>> scratch_;
 };
-
-/// The number of prepared kernels that are kept for an op.
-constexpr std::size_t kPreparedKernels = 16;
-
-/// The prepared kernels of an op. A call has no node that could hold them.
-KernelCache& kernels_of(const Op& op) {
-  static auto& caches = []() -> std::map<const Op*, KernelCache>& {
-    auto& caches = *new std::map<const Op*, KernelCache>;  // never freed, as the threads
-    for (const Op& known : Table::instance().ops()) caches.try_emplace(&known, kPreparedKernels);
-    return caches;
-  }();
-  return caches.at(&op);
-}
 
 Status run(const Op& op, CallBytes& call, Allocate allocate, void* user) {
   const auto wanted = packed::read<std::uint64_t>(call);
@@ -210,8 +154,7 @@ Status run(const Op& op, CallBytes& call, Allocate allocate, void* user) {
   Attributes attributes;
   OPGATE_RETURN_IF_ERROR(packed::make_attributes(op.signature, packed::read_attributes(call), attributes));
   NumpyEngine engine(wanted, threads, allocate, user);
-  KernelCache* const kernels = op.kernel(Device::cpu).prepare ? &kernels_of(op) : nullptr;
-  OPGATE_RETURN_IF_ERROR(invoke(op, Device::cpu, inputs, attributes, engine, kernels));
+  OPGATE_RETURN_IF_ERROR(invoke(op, Device::cpu, inputs, attributes, engine, kernels_of(op)));
   return engine.hand_over_texts();
 }
 
