@@ -296,6 +296,7 @@ def test_tensorrts_headers_are_found_or_missed_with_a_reason(tmp_path: Path, mon
 
 def test_libraries_export_their_engines_entries_only(built: Build) -> None:
     table = {"opgate_table", "opgate_parse_signature", "opgate_running_op", "opgate_run", "opgate_run_message"}
+    table |= {"__tvm_ffi_opgate_function", "__tvm_ffi_opgate_set_num_threads"}
     for name, entries in (
         ("onnxruntime", table | {"RegisterCustomOps"}),
         ("onnxruntime_cuda", table | {"RegisterCustomOps"}),

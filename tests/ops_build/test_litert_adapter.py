@@ -212,6 +212,8 @@ def test_a_delegate_takes_no_options(fixture_path: Path) -> None:
 def test_a_library_needs_nothing_of_litert(path: Path) -> None:
     assert not {name for name in symbols(path, "--undefined-only") if "TfLite" in name}
     assert symbols(path, "--defined-only") == {
+        "__tvm_ffi_opgate_function",
+        "__tvm_ffi_opgate_set_num_threads",
         "opgate_parse_signature",
         "opgate_run",
         "opgate_run_message",

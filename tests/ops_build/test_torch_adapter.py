@@ -897,6 +897,8 @@ assert "torch" not in sys.modules
 
 def test_exported_symbols(library: registration.OpLibrary) -> None:
     assert symbols(library.path, "--defined-only") == {
+        "__tvm_ffi_opgate_function",
+        "__tvm_ffi_opgate_set_num_threads",
         "opgate_table",
         "opgate_parse_signature",
         "opgate_run",

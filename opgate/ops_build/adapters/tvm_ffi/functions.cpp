@@ -238,8 +238,9 @@ class TvmEngine final : public DirectEngine {
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     if (!given_.empty()) {
-      if (const OpgateTensor* const tensor = tensor_of(given_[index])) *data = written(index, *tensor, dtype, dims);
-      return {};
+      const OpgateTensor* const tensor = tensor_of(given_[index]);
+      if (tensor) mistake_ = written(index, *tensor, dtype, dims, *data);
+      return mistake_ ? Status::invalid("an output doesn't fit") : Status();
     }
     if (!(wanted_ >> index & 1)) return {};
     auto made = std::make_unique<NewTensor>(dtype, dims);
@@ -248,6 +249,11 @@ class TvmEngine final : public DirectEngine {
     *data = made.release()->managed.tensor.data;
     made_[index] = Handle(tensor);
     return {};
+  }
+
+  /// Throws what is wrong with an output that was given.
+  void check() const {
+    if (mistake_) std::rethrow_exception(mistake_);
   }
 
   /// Sets what the function returns: the new tensors.
@@ -273,20 +279,28 @@ class TvmEngine final : public DirectEngine {
   }
 
  private:
-  void* written(std::size_t index, const OpgateTensor& tensor, DType dtype, std::span<const std::int64_t> dims) const {
-    const std::string where = "output '" + signature_.outputs[index].name + "': ";
-    const DType given = checked(tensor, where, std::string(name_of(dtype)));
-    if (given == dtype && std::ranges::equal(dims, dims_of(tensor))) return data_of(tensor);
-    const std::string message = where + "expected " + std::string(name_of(dtype)) + dims_text(dims) + ", got " +
-                                std::string(name_of(given)) + dims_text(dims_of(tensor));
-    if (given != dtype) throw TypeMistake(message);
-    throw ValueMistake(message);
+  /// Sets `data` to where a tensor has its elements. Returns what is wrong with it, null if nothing is.
+  std::exception_ptr written(std::size_t index, const OpgateTensor& tensor, DType dtype,
+                             std::span<const std::int64_t> dims, void*& data) const {
+    try {
+      const std::string where = "output '" + signature_.outputs[index].name + "': ";
+      const DType given = checked(tensor, where, std::string(name_of(dtype)));
+      const std::string message = where + "expected " + std::string(name_of(dtype)) + dims_text(dims) + ", got " +
+                                  std::string(name_of(given)) + dims_text(dims_of(tensor));
+      if (given != dtype) throw TypeMistake(message);
+      if (!std::ranges::equal(dims, dims_of(tensor))) throw ValueMistake(message);
+      data = data_of(tensor);
+      return nullptr;
+    } catch (...) {
+      return std::current_exception();
+    }
   }
 
   const Signature& signature_;
   std::span<const Value> given_;
   std::uint64_t wanted_;
   std::vector<Handle> made_;
+  std::exception_ptr mistake_;
 };
 
 /// The function of one op.
@@ -331,8 +345,9 @@ class OpFunction {
     Attributes attributes;
     OPGATE_RETURN_IF_ERROR(read_attributes(rest, attributes));
     TvmEngine engine(signature_, outputs, wanted_);
-    OPGATE_RETURN_IF_ERROR(invoke(op_, Device::cpu, pointers, attributes, engine, kernels_of(op_)));
-    return engine.give(result);
+    const Status status = invoke(op_, Device::cpu, pointers, attributes, engine, kernels_of(op_));
+    engine.check();
+    return status.ok() ? engine.give(result) : status;
   }
 
   void check_outputs(std::span<const Value> outputs) const {
