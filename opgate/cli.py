@@ -13,6 +13,7 @@ COMMANDS = {
     "ops": "commands.ops",
     "verify": "commands.ops",
     "new": "commands.ops",
+    "adopt": "commands.ops",
     "package": "commands.ops",
     "decompose": "commands.ops",
     "tensorrt": "commands.ops",

@@ -214,6 +214,35 @@ def new(
     typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
 
 
+def adopt(
+    library: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A library with functions of TVM-FFI.")],
+    signature: Annotated[str, typer.Option(help="The op's signature (docs/signatures.md).")],
+    to: Annotated[Path, typer.Option(help="Folder of the op, named in snake_case: my_ops/scale_add.")],
+    symbol: Annotated[
+        str | None, typer.Option(help="Name of the function, without __tvm_ffi_. Default: the op's, or the only one.")
+    ] = None,
+) -> None:
+    """Make a function of TVM-FFI, which somebody has compiled, the CPU kernel of an op.
+
+    It gets the inputs, the outputs and the attributes, in the signature's order. The folder gets a copy of the library,
+    and an op.py in which you write what the function computes: opgate verify holds the function to it.
+    """
+    import shlex
+
+    from opgate.ops_build.adopt import adopt as write_folder
+
+    try:
+        paths = write_folder(library, signature, to, symbol)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _fail(error) from None
+    for path in paths:
+        typer.echo(f"wrote {to / path.name}")
+    ops = shlex.quote(str(to.parent))
+    typer.echo(
+        f"next: write in {to / 'op.py'} what the function computes, opgate build {ops}, opgate verify --folder {ops}"
+    )
+
+
 def package(
     folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder with your ops, built.")],
     version: Annotated[str, typer.Option(help="Version of the wheel.")] = "0.1.0",

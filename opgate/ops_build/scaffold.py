@@ -57,23 +57,41 @@ def new_op(folder: Path, signature: str | None, library: Path, *, python: bool =
     or with a signature a NumPy function that gives zeros. `library` is an op library, whose parser reads the signature.
     Raises ScaffoldError, SignatureError, and OSError if a file can't be written.
     """
-    folder = folder.resolve()
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", folder.name) or keyword.iskeyword(folder.name):
-        raise ScaffoldError(f"expected a folder named in snake_case, such as my_ops/scale_add, got '{folder.name}'")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ScaffoldError(f"{folder} is not empty: name a new folder")
+    folder = empty_folder(folder)
     if signature is None:
         name = "".join(part.capitalize() for part in folder.name.split("_"))
         if snake_case(name) != folder.name:
             raise ScaffoldError(f"the op {name} lies in a folder named {snake_case(name)}, got {folder.name}")
         texts = _in_python(name, folder.name) if python else _elementwise(name, folder.name)
     elif library.is_file():
-        op = parse_signature(library, signature)
-        if snake_case(op.name) != folder.name:
-            raise ScaffoldError(f"the op {op.name} lies in a folder named {snake_case(op.name)}, got {folder.name}")
-        texts = _numpy_function(op) if python else _skeleton(op)
+        op = op_in(folder, signature, library)
+        texts = numpy_function(op) if python else _skeleton(op)
     else:
         raise ScaffoldError(f"{library} is not there, and its parser reads signatures: run opgate build")
+    return written(folder, texts)
+
+
+def empty_folder(folder: Path) -> Path:
+    """Returns the path of a new op's folder. Raises ScaffoldError if no op has such a name, or if files are there."""
+    folder = folder.resolve()
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", folder.name) or keyword.iskeyword(folder.name):
+        raise ScaffoldError(f"expected a folder named in snake_case, such as my_ops/scale_add, got '{folder.name}'")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ScaffoldError(f"{folder} is not empty: name a new folder")
+    return folder
+
+
+def op_in(folder: Path, signature: str, library: Path) -> Op:
+    """Returns the op of a signature, read by the parser of `library`. Raises ScaffoldError if it belongs to another
+    folder, and SignatureError."""
+    op = parse_signature(library, signature)
+    if snake_case(op.name) != folder.name:
+        raise ScaffoldError(f"the op {op.name} lies in a folder named {snake_case(op.name)}, got {folder.name}")
+    return op
+
+
+def written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Writes files by their names, and returns them. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
@@ -94,7 +112,7 @@ def _in_python(name: str, stem: str) -> dict[str, str]:
     return {FILE: _filled("python/op.py", name=name, stem=stem)}
 
 
-def _numpy_function(op: Op) -> dict[str, str]:
+def numpy_function(op: Op, template: str = "python/signature.py") -> dict[str, str]:
     """Returns the file of an op in Python that gives zeros. Raises ScaffoldError for a name that it can't have."""
     taken = {"np", "opgate", "Case", "rng", "random", "types", *keyword.kwlist}
     for name in (*(tensor.name for tensor in op.inputs), *(attribute.name for attribute in op.attributes), *_names(op)):
@@ -107,7 +125,7 @@ def _numpy_function(op: Op) -> dict[str, str]:
         "quoted": f"{quote}{op.signature}{quote}",
         "parameters": inputs + (f"{', ' * bool(inputs)}*{attributes}" if attributes else ""),
     }
-    return {FILE: _filled("python/signature.py", **values)}
+    return {FILE: _filled(template, **values)}
 
 
 def _values_in_python(op: Op) -> dict[str, str]:
