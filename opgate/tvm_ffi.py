@@ -8,7 +8,7 @@
 Tensors go by position or by name, attributes by name. A function returns new tensors: PyTorch's if it got one of
 PyTorch's, otherwise a tvm_ffi.Tensor, which numpy.from_dlpack and others read. Outputs that follow the inputs are
 written to. `ops.clamp_add.function` is the tvm_ffi.Function, for those who register functions: it takes the inputs, the
-outputs if they are given, and the attributes, all by position. docs/signatures.md tells the rest.
+outputs if they are given, and the attributes, all by position. docs/tvm-ffi.md tells the rest.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
-from opgate.ops_build.op_table import Op, snake_case
+from opgate.ops_build.op_table import Input, Op, Output, snake_case
 from opgate.ops_build.python_ops.parser import parser_library
 from opgate.ops_build.scaffold import ScaffoldError, empty_folder, numpy_function, op_in, written
 
@@ -47,10 +47,11 @@ def adopt(library: Path, signature: str, folder: Path, symbol: str | None = None
 
 def _check(op: Op) -> None:
     """Raises ScaffoldError for what a function of TVM-FFI can't get."""
-    for tensor in (*op.inputs, *op.outputs):
+    tensors: tuple[Input | Output, ...] = (*op.inputs, *op.outputs)
+    for tensor in tensors:
         if tensor.type == "str":
             raise ScaffoldError(f"'{tensor.name}' is a tensor of strings, which DLPack doesn't have")
-        if getattr(tensor, "variadic", False):
+        if isinstance(tensor, Input) and tensor.variadic:
             raise ScaffoldError(f"input '{tensor.name}' is a list of tensors: name each")
     for output in op.outputs:
         if output.optional:

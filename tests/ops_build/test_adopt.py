@@ -32,15 +32,20 @@ SCALED_SUM = (
 OFFSET = "Offset(x: i64[n], by?: i64[]) -> (y: i64[n])"
 
 
+def compiled(library: Path, *flags: str) -> Path:
+    source = Path(__file__).parent / "foreign_tvm" / "functions.c"
+    usual = ["-shared", "-fPIC", "-fvisibility=hidden", "-O2", "-Wall", "-Werror"]
+    subprocess.run(["gcc", str(source), *usual, *flags, "-o", str(library)], check=True)
+    return library
+
+
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of foreign_tvm, linked with TVM-FFI's, as its own compiler does it."""
-    library = tmp_path_factory.mktemp("foreign") / "libforeign.so"
-    source = Path(__file__).parent / "foreign_tvm" / "functions.c"
     runtime = Path(libinfo.find_libtvm_ffi())
-    flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-O2", "-Wall", "-Werror", f"-L{runtime.parent}", "-ltvm_ffi"]
-    subprocess.run(["gcc", str(source), *flags, "-o", str(library)], check=True)
-    return library
+    return compiled(
+        tmp_path_factory.mktemp("foreign") / "libforeign.so", f"-L{runtime.parent}", "-Wl,--no-as-needed", "-ltvm_ffi"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,9 @@ def options(foreign: Path, library: Path, tmp_path_factory: pytest.TempPathFacto
     zeros = "np.zeros((*a.shape[:],), np.float32)"
     assert zeros in text
     op_file.write_text(text.replace(zeros, "np.float32(factor) * (a - b if minus else a + b)"))
-    adopt(foreign, OFFSET, folder / "offset")
+    plain = compiled(foreign.with_name("plain library.so"), "-DWITHOUT_ERRORS")
+    names = [path.name for path in adopt(plain, OFFSET, folder / "offset")]
+    assert names == ["op.py", "dependencies.cmake", "plain_library.so"]  # it needs nothing of TVM-FFI
     op_file = folder / "offset" / "op.py"
     text = op_file.read_text()
     assert "np.zeros((n,), np.int64)" in text
@@ -92,13 +99,18 @@ def test_errors_of_the_function(options: BuildOptions) -> None:
         ops.scaled_sum(a, a, mode="quiet")
 
 
-@pytest.mark.parametrize("hidden", [True, False])
-def test_the_library_is_one_file(options: BuildOptions, tmp_path: Path, hidden: bool) -> None:
-    """The op runs where TVM-FFI and the foreign library aren't, and beside TVM-FFI that a program imports later."""
+@pytest.mark.parametrize(("hidden", "limit"), [(True, 0), (False, 0), (True, 2**36)])
+def test_the_library_is_one_file(options: BuildOptions, tmp_path: Path, hidden: bool, limit: int) -> None:
+    """The op runs where TVM-FFI and the foreign library aren't, beside TVM-FFI that a program imports later, and in a
+    worker of the gateway that has a limit of memory and so may not make files in memory."""
     moved = tmp_path / "moved.so"
     moved.write_bytes(options.library().read_bytes())
     program = f"""
-import sys, numpy as np, opgate.numpy
+import sys
+if {limit}:
+    from opgate.service.isolation.confinement import Confinement, confine
+    confine(Confinement(memory_bytes={limit}))
+import numpy as np, opgate.numpy
 if {hidden}:
     sys.modules["tvm_ffi"] = None
 ops = opgate.numpy.load({str(moved)!r})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from opgate.ops_build.op_folder import folder_of  # noqa: E402
 from opgate.ops_build.op_functions import functions_of  # noqa: E402
 from opgate.ops_build.op_table import Op, read_table  # noqa: E402
 from opgate.ops_build.verification.verify import References, try_case  # noqa: E402
+from tests import PROJECT  # noqa: E402
 from tests.conftest import ALL  # noqa: E402
 from tests.ops_build.choosing import chosen_cases  # noqa: E402
 
@@ -232,6 +234,15 @@ del function
 gc.collect()
 assert numpy.from_dlpack(y).tolist() == [2, 2, 2]
 """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_examples_of_the_page(fixture_library: Path) -> None:
+    pytest.importorskip("torch")
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "tvm-ffi.md").read_text(), re.DOTALL)
+    tensors = "import tvm_ffi\na = b = torch.ones(3)\n"
+    program = "\n".join([blocks[0], "assert y.tolist() == [2, 2, 2]", tensors, blocks[1]])
+    program = program.replace("my_ops/build/libmy_ops_onnxruntime.so", str(fixture_library))
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

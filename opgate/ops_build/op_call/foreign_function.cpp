@@ -59,11 +59,13 @@ void* loaded(const char* begin, const char* end, int scope, std::string& why) {
   return library;
 }
 
+#ifdef OPGATE_RUNTIME
 bool has_runtime() { return dlsym(RTLD_DEFAULT, "TVMFFIErrorMoveFromRaised") != nullptr; }
 
 /// Loads TVM-FFI's library from the package of the interpreter that is in the process, if there are both. A program
 /// that imports the package later would otherwise load a second one, and TVM-FFI ends a process that has two.
 void load_packaged_runtime() {
+  if (has_runtime()) return;
   const auto is_initialized = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
   const auto ensure = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Ensure"));
   const auto release = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "PyGILState_Release"));
@@ -80,6 +82,7 @@ for folder in (package and package.submodule_search_locations) or ():
       nullptr);
   release(state);
 }
+#endif
 
 /// The function, or why there is none.
 struct Foreign {
@@ -168,11 +171,13 @@ int fail_with_error(OpgateCall* call, int returned) {
 }
 
 int run(OpgateCall* call) {
-  static std::atomic<bool> begun = false;
-  // Before the lock of a static object: a thread that has the interpreter's lock may wait for that one.
-  if (!begun && !has_runtime()) load_packaged_runtime();
+#ifdef OPGATE_RUNTIME
+  // Not under the lock of a static object: a thread that has the interpreter's lock may wait for that one.
+  static std::atomic<bool> looked = false;
+  if (!looked) load_packaged_runtime();
+  looked = true;
+#endif
   static const auto& foreign = *new Foreign;  // threads may call it until the process ends
-  begun = true;
   if (!foreign.function) return call->fail(call, OPGATE_INTERNAL, foreign.why.c_str());
   Arguments arguments;
   for (std::size_t i = 0; i < call->input_count; ++i)

@@ -27,6 +27,7 @@ typedef struct {
   } as;
 } Value;
 
+#ifndef WITHOUT_ERRORS
 void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message);
 
 static int refuse(const char* kind, const char* message) {
@@ -53,6 +54,8 @@ __attribute__((visibility("default"))) int __tvm_ffi_scaled_sum(void* self, cons
   }
   return 0;
 }
+
+#endif
 
 /* offset(x, by, y): y = x + by[0], or x if `by` is none. */
 __attribute__((visibility("default"))) int __tvm_ffi_Offset(void* self, const Value* given, int32_t count,
