@@ -29,6 +29,7 @@ SCALED_SUM = (
     "ScaledSum(a: f32[...], b: f32[...]; factor: float=1, minus: bool=false, mode: {usual|fails|quiet}=usual)"
     " -> (y: f32[...])"
 )
+ADDED = "Added(x: f32[n]; by: int=1, mode: {short|a_long_name}=short) -> (y: f32[n])"
 OFFSET = "Offset(x: i64[n], by?: i64[]) -> (y: i64[n])"
 
 
@@ -46,6 +47,16 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(
         tmp_path_factory.mktemp("foreign") / "libforeign.so", f"-L{runtime.parent}", "-Wl,--no-as-needed", "-ltvm_ffi"
     )
+
+
+def in_cpp(library: Path) -> Path:
+    """Compiles a function that is written with TVM-FFI's headers."""
+    source = Path(__file__).parent / "foreign_tvm" / "added.cpp"
+    runtime = Path(libinfo.find_libtvm_ffi())
+    headers = [f"-I{path}" for path in (libinfo.find_include_path(), libinfo.find_dlpack_include_path())]
+    flags = ["-std=c++17", "-shared", "-fPIC", *headers, f"-L{runtime.parent}", "-ltvm_ffi"]
+    subprocess.run(["g++", str(source), *flags, "-o", str(library)], check=True)
+    return library
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,11 @@ def options(foreign: Path, library: Path, tmp_path_factory: pytest.TempPathFacto
     text = op_file.read_text()
     assert "np.zeros((n,), np.int64)" in text
     op_file.write_text(text.replace("np.zeros((n,), np.int64)", "x if by is None else x + by"))
+    adopt(in_cpp(foreign.with_name("libadded.so")), ADDED, folder / "added")
+    op_file = folder / "added" / "op.py"
+    text = op_file.read_text()
+    assert "np.zeros((n,), np.float32)" in text
+    op_file.write_text(text.replace("np.zeros((n,), np.float32)", "x + np.float32(by)"))
     options = replace(out_of_tree(folder), engines=("onnxruntime", "torch"), cuda="")
     build(options, silent)
     return options
@@ -76,7 +92,7 @@ def test_the_cases_in_every_engine(options: BuildOptions) -> None:
     with supervised(adapters_of(options)) as engines:
         cells = verify(read_table(options.library()), options.ops, engines)
     assert [failure for cell in cells for failure in cell.failures] == []
-    assert sum(cell.passed for cell in cells if cell.engine == "onnxruntime cpu") == 2
+    assert sum(cell.passed for cell in cells if cell.engine == "onnxruntime cpu") == 3
 
 
 def test_what_the_function_gets(options: BuildOptions) -> None:
@@ -86,6 +102,15 @@ def test_what_the_function_gets(options: BuildOptions) -> None:
     assert ops.scaled_sum(np.float32(1), np.float32(2)).shape == ()
     assert ops.offset(np.arange(3), np.array(4)).tolist() == [4, 5, 6]
     assert ops.offset(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_a_function_that_is_written_with_the_headers(options: BuildOptions) -> None:
+    ops = opgate.numpy.load(options.library())
+    x = np.arange(3, dtype=np.float32)
+    assert ops.added(x, by=2).tolist() == [2, 3, 4]
+    assert ops.added(x, mode="a_long_name").tolist() == [0, -1, -2]
+    with pytest.raises(ValueError, match=r"^adopted_ops::Added: ValueError: by: expected a number .* got -1$"):
+        ops.added(x, by=-1)
 
 
 def test_errors_of_the_function(options: BuildOptions) -> None:

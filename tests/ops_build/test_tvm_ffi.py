@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +19,15 @@ tvm_ffi = pytest.importorskip("tvm_ffi")
 
 import opgate.tvm_ffi  # noqa: E402
 from opgate.ops_build.adapters.numpy.library import LoadError  # noqa: E402
-from opgate.ops_build.building.options import SOURCE  # noqa: E402
+from opgate.ops_build.building.build import build  # noqa: E402
+from opgate.ops_build.building.options import DEFAULT_OUTPUT, SOURCE, out_of_tree  # noqa: E402
 from opgate.ops_build.case import Array, Case  # noqa: E402
 from opgate.ops_build.op_folder import folder_of  # noqa: E402
 from opgate.ops_build.op_functions import functions_of  # noqa: E402
 from opgate.ops_build.op_table import Op, read_table  # noqa: E402
 from opgate.ops_build.verification.verify import References, try_case  # noqa: E402
 from tests import PROJECT  # noqa: E402
-from tests.conftest import ALL  # noqa: E402
+from tests.conftest import ALL, silent  # noqa: E402
 from tests.ops_build.choosing import chosen_cases  # noqa: E402
 
 F32 = np.float32
@@ -163,6 +165,20 @@ def test_sizes_that_only_the_kernel_knows(mine: SimpleNamespace) -> None:
     assert values.tolist() == [3, 5] and indices.tolist() == [0, 3]
     values, indices = arrays_of(mine.keep_positive(np.empty(0, F32)))
     assert values.shape == indices.shape == (0,) and values.dtype == F32
+
+
+def test_an_op_in_python_and_lists_of_numbers(library: Path) -> None:
+    folder = Path(__file__).parent / "numpy_ops"
+    options = replace(out_of_tree(folder, DEFAULT_OUTPUT.parent / folder.name), engines=("onnxruntime",), cuda="")
+    ops = opgate.tvm_ffi.load(build(options, silent).libraries["onnxruntime"])
+    x, k = np.arange(9.0), np.array(3)
+    for edges in ([0.5, 1], (0.5, 1.0)):
+        assert np.from_dlpack(ops.taken(x, k, edges=edges, backwards=True)).tolist() == [8, 6, 4]
+    for edges, got in (([0.5, "1"], "a list"), (0.5, "float")):
+        with pytest.raises(TypeError, match=rf"attribute 'edges': expected float\[2\], got {got}"):
+            ops.taken(x, k, edges=edges)
+    with pytest.raises(ValueError, match="attribute 'edges'"):
+        ops.taken(x, k, edges=[1, 2, 3])
 
 
 # Errors.
