@@ -12,6 +12,7 @@ COMMANDS = {
     "build": "commands.ops",
     "ops": "commands.ops",
     "verify": "commands.ops",
+    "watch": "commands.ops",
     "new": "commands.ops",
     "adopt": "commands.ops",
     "package": "commands.ops",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opgate.ops_build.building.options import BuildOptions
 
 OpsFolder = Annotated[
@@ -22,62 +24,120 @@ def _fail(error: Exception) -> typer.Exit:
     return typer.Exit(1)
 
 
+Engines = Annotated[
+    list[str] | None, typer.Option(help="Engines to compile for. Default: all whose toolchain is installed.")
+]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OPGATE_ARCH",
+        help="native: only for processors like this machine's. Or compiler flags, such as -march=x86-64-v3. "
+        "Default: kernels for every processor, for AVX2 and for AVX-512; the library chooses.",
+    ),
+]
+CudaArchitectures = Annotated[
+    str,
+    typer.Option(
+        envvar="OPGATE_CUDA",
+        help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
+        "all: every supported one. Empty: no CUDA.",
+    ),
+]
+Verbose = Annotated[bool, typer.Option(help="Show the output of the compiler.")]
+
+
 def build(
     folder: OpsFolder = None,
     output: Output = None,
     domain: Domain = None,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="Engines to compile for. Default: all whose toolchain is installed.")
-    ] = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            envvar="OPGATE_ARCH",
-            help="native: only for processors like this machine's. Or compiler flags, such as -march=x86-64-v3. "
-            "Default: kernels for every processor, for AVX2 and for AVX-512; the library chooses.",
-        ),
-    ] = None,
-    cuda: Annotated[
-        str,
-        typer.Option(
-            envvar="OPGATE_CUDA",
-            help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
-            "all: every supported one. Empty: no CUDA.",
-        ),
-    ] = "auto",
+    engine: Engines = None,
+    arch: Arch = None,
+    cuda: CudaArchitectures = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
-    verbose: Annotated[bool, typer.Option(help="Show the output of the compiler.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
     from dataclasses import replace
 
     from opgate.ops_build.building.build import build as compile_ops
+    from opgate.ops_build.building.options import BuildError
+
+    try:
+        options = _build_options(folder, output, domain, engine, arch, cuda)
+        if sanitize and not output:  # so that it never overwrites the libraries that the gateway loads
+            options = replace(options, output=options.output.parent / "sanitized")
+        compile_ops(replace(options, sanitize=sanitize), _build_log(verbose))
+    except BuildError as error:
+        raise _fail(error) from None
+
+
+def _build_options(
+    folder: Path | None,
+    output: Path | None,
+    domain: str | None,
+    engine: list[str] | None,
+    arch: str | None,
+    cuda: str,
+) -> BuildOptions:
+    """Returns the options of a build. Raises BuildError."""
+    from dataclasses import replace
+
     from opgate.ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
+
+    options = out_of_tree(folder, output, domain) if folder else BuildOptions()
+    if output:
+        options = replace(options, output=output.resolve())
+    if engine:
+        if unknown := set(engine) - set(ENGINES):
+            raise BuildError(f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
+        options = replace(options, engines=tuple(engine))
+    if arch is not None:
+        options = replace(options, arch=arch)
+    return replace(options, cuda=cuda)
+
+
+def _build_log(verbose: bool, quiet: bool = False) -> Callable[[str], None]:
+    """Returns what prints the lines of a build: those of the compiler as progress, unless `verbose`; `quiet` leaves out
+    the others."""
     from opgate.ops_build.building.progress import CompilerProgress
 
     progress = CompilerProgress(typer.get_text_stream("stdout").isatty())
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
-            typer.echo(line)
+            if verbose or not quiet:
+                typer.echo(line)
         elif said := progress.line(line):
             typer.echo(said, nl=not progress.terminal)
 
+    return log
+
+
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="Folder with your ops, one subfolder per op.")
+    ],
+    domain: Domain = None,
+    engine: Engines = None,
+    arch: Arch = None,
+    cuda: CudaArchitectures = "auto",
+    verbose: Verbose = False,
+) -> None:
+    """Build and verify your ops, and again what changed whenever you save a file of theirs, until Ctrl-C.
+
+    Only the cases of ops that changed are run. With one --engine and --arch native it is fastest.
+    """
+    from opgate.ops_build.verification.watch import Watch, changes
+
+    def options() -> BuildOptions:
+        return _build_options(folder, None, domain, engine, arch, cuda)
+
     try:
-        options = out_of_tree(folder, output, domain) if folder else BuildOptions()
-        if output:
-            options = replace(options, output=output.resolve())
-        elif sanitize:  # so that it never overwrites the libraries that the gateway loads
-            options = replace(options, output=options.output.parent / "sanitized")
-        if engine:
-            if unknown := set(engine) - set(ENGINES):
-                raise BuildError(f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
-            options = replace(options, engines=tuple(engine))
-        if arch is not None:
-            options = replace(options, arch=arch)
-        compile_ops(replace(options, sanitize=sanitize, cuda=cuda), log)
-    except BuildError as error:
-        raise _fail(error) from None
+        watched = Watch(options, folder, log=_build_log(verbose, quiet=True), say=typer.echo)
+        for changed in changes(folder.resolve()):
+            watched.run(changed)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 Library = Annotated[

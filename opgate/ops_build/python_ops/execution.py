@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from opgate.ops_build.op_table import snake_case
-from opgate.ops_build.python_ops.python_op import PythonOp
+from opgate.ops_build.python_ops.python_op import EXECUTED, Enough, PythonOp
 
 
 class OpFileError(ValueError):
@@ -22,9 +22,9 @@ def executed(file: Path, source: bytes) -> PythonOp:
     there: messages name it. Raises OpFileError."""
     module = _module(file, source)
     found = {id(value): value for value in vars(module).values() if isinstance(value, PythonOp)}
-    named = [op for op in found.values() if snake_case(_tag(op)) == file.parent.name]
+    named = [op for op in found.values() if snake_case(tag_of(op)) == file.parent.name]
     if len(named) != 1 or len(found) != 1:
-        names = ", ".join(_tag(op) for op in found.values()) or "none"
+        names = ", ".join(tag_of(op) for op in found.values()) or "none"
         raise OpFileError(
             f"{file}:1: expected one op that is called like its folder, {file.parent.name} in snake_case, got {names}"
         )
@@ -45,16 +45,21 @@ def _module(file: Path, source: bytes) -> ModuleType:
     if not file.is_file():  # tracebacks show its lines all the same
         text = source.decode(errors="replace")
         linecache.cache[str(file)] = (len(text), None, text.splitlines(keepends=True), str(file))
+    before, EXECUTED.now = EXECUTED.now, True
     try:
         exec(compile(source, str(file), "exec"), module.__dict__)
+    except Enough:
+        pass
     except (Exception, SystemExit) as error:  # whatever the author's code raises
         hint = ": a helper is a part of op.py, or of an installed package" * isinstance(error, ModuleNotFoundError)
         line = line_of(error, str(file)) or 1
         raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}{hint}") from error
+    finally:
+        EXECUTED.now = before
     return module
 
 
-def _tag(python: PythonOp) -> str:
+def tag_of(python: PythonOp) -> str:
     """Returns the name in a signature."""
     found = re.match(r"(?:<[^>]*>)?\s*(\w+)", python.signature)
     return found[1] if found else python.signature

@@ -18,7 +18,7 @@ from opgate.ops_build.op_table import Op, SignatureError, parse_signature, snake
 from opgate.ops_build.python_ops import layout, loop, triton_kernel
 from opgate.ops_build.python_ops.differences import check_directions
 from opgate.ops_build.python_ops.embedded import EmbeddedOp
-from opgate.ops_build.python_ops.execution import OpFileError, executed
+from opgate.ops_build.python_ops.execution import OpFileError, executed, line_of
 from opgate.ops_build.python_ops.formula_source import Choice, Rows, Stated, c_kernel, header
 from opgate.ops_build.python_ops.gradient_op import gradient_op
 from opgate.ops_build.python_ops.gradient_reference import gradient_reference
@@ -180,6 +180,8 @@ class OpFile:
         try:
             found = list(function(types))
         except Exception as error:  # whatever the author's code raises
+            line = line_of(error, str(self.file))
+            place = f"{self.file}:{line}" if line else place
             raise OpFileError(f"{place}: {type(error).__name__}: {error}") from error
         known = {tensor.name for tensor in self.op.inputs}
         required = {tensor.name for tensor in self.op.inputs if not tensor.optional}

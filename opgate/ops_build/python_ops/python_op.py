@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,20 @@ class LoopKernel:
     rows: str
     grain: int
     fastmath: bool | frozenset[str]
+
+
+class Enough(BaseException):
+    """A source that is executed as an op.py asks for its own library. The op is above; what follows is no part of it.
+    Code that catches exceptions lets it through."""
+
+
+class _Executed(threading.local):
+    """Whether this thread executes a source as an op.py."""
+
+    now = False
+
+
+EXECUTED = _Executed()
 
 
 class InvalidArgument(ValueError):
@@ -166,6 +183,27 @@ class PythonOp:
         """States one large case, for measuring time."""
         self.large_function = function
         return self
+
+    def library(self, engine: str = "onnxruntime", *, domain: str | None = None) -> Path:
+        """Builds a library of the op for an engine, and returns its file, for opgate.numpy.load and ONNX Runtime's
+        SessionOptions.register_custom_ops_library, or, with the engine "torch", for opgate.torch.load.
+
+        The op's source is the cell or the file that defines it, down to the first statement that asks for a library. It
+        stands alone: it imports and defines what it uses. The domain is the op's name in snake_case by default. A
+        changed op gets another file, because a process loads each only once. Raises OpFileError, whose message begins
+        with the file and the line, or BuildError.
+        """
+        return Path(self._notebook().library(self, engine, domain))
+
+    def save(self, folder: Path | str) -> Path:
+        """Writes the op's source to FOLDER/<op>/op.py, for `opgate build FOLDER`, and returns that file. Raises
+        OpFileError."""
+        return Path(self._notebook().save(self, Path(folder)))
+
+    def _notebook(self) -> Any:
+        if EXECUTED.now:
+            raise Enough
+        return importlib.import_module("opgate.ops_build.notebook")  # it depends on this module
 
 
 def op(signature: str, doc: str = "") -> Callable[[_Function], PythonOp]:

@@ -72,7 +72,10 @@ def load(path: Path | str) -> OpLibrary:
     if known := _LOADED.get(namespace):
         if known.path == path:
             return known
-        raise LoadError(f"{path}: torch has the ops of domain '{table[0].domain}' from {known.path} already")
+        raise LoadError(
+            f"{path}: torch has the ops of domain '{table[0].domain}' from {known.path} already, and keeps them until "
+            "the process ends: build a changed op with another domain, or start the process again"
+        )
     _register_kernels(path)
     left_out = {op.name: NO_INPUTS for op in table if not op.inputs}
     left_out |= {op.name: NO_STRINGS for op in table if "str" in op.tensor_types}
