@@ -40,9 +40,7 @@ def test_what_is_no_slope_is_found(table: list[Op], rotary: Op, right: str, wron
     check_stated_gradient(rotary, folder, case, references)
     text = rotary.gradient.replace(right, wrong)
     assert text != rotary.gradient
-    with pytest.raises(
-        ValueError, match="the gradient of 'x' is no slope of RotaryEmbedding: in a random direction"
-    ):
+    with pytest.raises(ValueError, match="the gradient of 'x' is no slope of RotaryEmbedding: in a random direction"):
         check_stated_gradient(replace(rotary, gradient=text), folder, case, references)
 
 
