@@ -21,6 +21,10 @@ _MEND = (
     "do what the message says; if it names only what is wrong, change config.pbtxt or the model's file, so that they "
     "agree: docs/gateway.md says what a config may state"
 )
+_MEND_PYTHON = (
+    "if you trust the ops, serve with --allow-python-ops; with OPGATE_ALLOW_PYTHON_OPS=1 in the environment, "
+    "`opgate doctor` tries the model too"
+)
 
 
 def check_repositories(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -92,7 +96,8 @@ def why_not_served(folder: Path, version: int, seconds: float = 120.0) -> str:
 def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
     for version, reason in found.get("reasons", {}).items():
         of = where if version == "0" else f"{where} version {version}"
-        yield Finding(of, reason, _MEND)
+        python = "--allow-python-ops" in reason
+        yield Finding(of, reason, _MEND_PYTHON if python else _MEND)
     unknown = found.get("unknown", ())
     if len(unknown) > 1:
         yield Finding(

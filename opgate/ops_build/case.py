@@ -22,6 +22,7 @@ class Case:
     the output's dtype. If `error` is set, the op must refuse the inputs with a message that matches this regular
     expression. `unseen` means that the error is in the values of a tensor. A CUDA kernel can't report such an error
     without waiting for the device, so on a GPU the op may accept the inputs, and its outputs are not compared.
+    `expected` maps outputs to arrays that you know: the reference must give them too.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     tolerance: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None
     error: str | None = None
     unseen: bool = False
+    expected: Mapping[str, Any] | None = None
 
 
 def with_gradients(cases: Iterable[Case], name: str, like: str) -> Iterator[Case]:
@@ -39,7 +41,7 @@ def with_gradients(cases: Iterable[Case], name: str, like: str) -> Iterator[Case
     for case in cases:
         of = np.asarray(case.inputs[like])
         gradient = np.asarray(rng.standard_normal(of.shape)).astype(of.dtype)
-        yield replace(case, inputs={name: gradient, **case.inputs})
+        yield replace(case, inputs={name: gradient, **case.inputs}, expected=None)
 
 
 def edge_values(dtype: np.dtype[Any] | type[np.floating[Any]], *edges: float) -> Array:

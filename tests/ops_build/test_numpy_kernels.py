@@ -239,6 +239,38 @@ def test_a_wrong_gradient_is_refused(library, tmp_path):
     assert failures and all("the gradient of 'x' is no slope of RowScale" in str(failure) for failure in failures)
 
 
+def test_a_case_states_what_is_known(library, tmp_path):
+    """An op that is held to itself alone would pass with anything. One broken op leaves the others their turn."""
+    texts = {
+        "right": "return np.sort(x)",
+        "wrong": "return -np.sort(x)",
+        "halves": "return x + 0.5",
+        "unstated": "return x",
+    }
+    for name, body in texts.items():
+        (tmp_path / "stated" / name).mkdir(parents=True)
+        expected = '{"z": [1]}' if name == "unstated" else '{"y": [1, 2, 3]}'
+        cases = f'    yield opgate.Case("three", {{"x": np.array([3, 1, 2])}}, expected={expected})\n'
+        (tmp_path / "stated" / name / "op.py").write_text(
+            f'import numpy as np\nimport opgate\n@opgate.op("{name.title()}(x: i64[n]) -> (y: i64[n])")\n'
+            f"def {name}(x):\n    {body}\n\n@{name}.cases\ndef _(types):\n{cases}"
+        )
+    (tmp_path / "stated" / "bare").mkdir()
+    (tmp_path / "stated" / "bare" / "op.py").write_text(
+        'import opgate\n@opgate.op("Bare(x: i64[n]) -> (y: i64[n])")\ndef bare(x):\n    return x\n'
+    )
+    options = replace(out_of_tree(tmp_path / "stated"), engines=("onnxruntime",), cuda="")
+    build(options, silent)
+    with supervised(adapters_of(options)) as engines:
+        cells = verify(read_table(options.library()), options.ops, engines)
+    failures = {cell.op: "".join(cell.failures) for cell in cells if cell.failures}
+    assert failures.keys() == {"Bare", "Halves", "Unstated", "Wrong"}
+    assert "output 'y' is not what the case states: 3 of 3 elements differ" in failures["Wrong"]
+    assert "the case expects 'z', which is no output" in failures["Unstated"]
+    assert "output 'y': expected integers, got 3.5: round, or state a float dtype" in failures["Halves"]
+    assert "Bare has no cases, and none can be made up" in failures["Bare"]
+
+
 def test_what_a_gradient_can_not_be(library, tmp_path):
     def built(text: str) -> None:
         folder = tmp_path / "bad" / "op_x"

@@ -147,7 +147,7 @@ def _build(
         work = _compiled(options, cuda, toolchains, log)
     else:
         compiled = without_ops(options)
-        log(f"{names} is in Python: nothing of it is compiled")
+        log(f"{names} is in Python: nothing of it is compiled. What all such libraries share is, once")
         with locked(compiled.output):
             work = _compiled(compiled, cuda, toolchains, log)
     libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]

@@ -213,6 +213,7 @@ class OpFile:
                 inputs={name: case.inputs[name] for name in names if name in case.inputs},
                 attributes={name: value for name, value in case.attributes.items() if name in attributes},
                 tolerance=None if self.has_formula else case.tolerance,
+                expected=None,
             )
             for case in found
         ]

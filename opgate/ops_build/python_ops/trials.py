@@ -98,6 +98,11 @@ def _as_output(name: str, array: Any, dtype: np.dtype[Any]) -> Array:
     found = _plain(array)
     if found.dtype.kind not in "biufV" and dtype.kind != "O":
         raise TypeError(f"output '{name}': expected an array of numbers, got {array!r}")
+    if dtype.kind in "iu" and found.dtype.kind == "f" and not np.array_equal(found, np.trunc(found)):
+        place = np.flatnonzero(np.asarray(found != np.trunc(found)).ravel())[0]
+        raise TypeError(
+            f"output '{name}': expected integers, got {np.ravel(found)[place]}: round, or state a float dtype"
+        )
     return found.astype(dtype, copy=False)
 
 
