@@ -171,7 +171,7 @@ def test_a_script_and_an_op_file(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, file], capture_output=True, text=True, cwd=PROJECT)
     assert done.stdout == "[100.0, 2.0]\n", done.stderr
-    build = [sys.executable, "-m", "opgate", "build", tmp_path / "my_ops", "--engine", "onnxruntime", "--cuda", ""]
+    build = [sys.executable, "-m", "opgate", "build", str(tmp_path / "my_ops"), "--engine", "onnxruntime", "--cuda", ""]
     done = subprocess.run(build, capture_output=True, text=True, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
     built = tmp_path / "my_ops" / "build" / "libmy_ops_onnxruntime.so"

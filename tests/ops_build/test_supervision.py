@@ -327,3 +327,14 @@ def test_a_forgotten_cuda_kernel_is_an_error(tmp_path: Path) -> None:
     options = replace(out_of_tree(tmp_path, domain="own"), engines=("onnxruntime",), cuda="")
     with pytest.raises(BuildError, match=r"has a \.cu file and no CUDA kernel of Silent: .*OPGATE_CUDA_KERNEL\(Silent"):
         build(options, silent)
+
+
+def test_an_engine_that_was_not_built_is_not_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys; from opgate.ops_build.building.options import BuildOptions; "
+        "from opgate.ops_build.verification.sources import engines_of; from pathlib import Path; "
+        f"print([engine.name for engine in engines_of(BuildOptions(output=Path({str(tmp_path)!r}), prefix='none'))]); "
+        "print({'torch', 'tensorflow', 'onnxruntime'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT)
+    assert done.stdout == "['onnxruntime', 'torch', 'tensorrt', 'tensorflow', 'litert']\nset()\n", done.stderr

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.engines.engine import Absent, Engine
 
@@ -20,6 +21,11 @@ class Adapter:
 
     def engines(self) -> Iterable[Engine | Absent]:
         """Yields the engine on each device that the adapter supports, or Absent with the reason."""
+        names = (self.name, f"{self.name}_cuda")
+        if not any(self.options.library(name).is_file() for name in names):  # an engine takes seconds to import
+            device = "cuda" if self.name == "tensorrt" else "cpu"
+            yield Absent(self.name, device, why_not_built(self.options, self.name))
+            return
         try:
             module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
         except ModuleNotFoundError as error:

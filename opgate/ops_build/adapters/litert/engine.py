@@ -10,7 +10,6 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter, load_delegate
 
 from opgate.ops_build.adapters.litert.model import OneNodeModel, one_node_model
-from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.comparison import assert_same_with_constants
@@ -22,11 +21,7 @@ NO_STRINGS = "LiteRT's delegates can't have tensors of strings"
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields LiteRT with the delegate of a build, or Absent with the reason."""
-    library = options.library("litert")
-    if library.is_file():
-        yield LiteRtEngine(library)
-    else:
-        yield Absent("litert", "cpu", why_not_built(options, "litert"))
+    yield LiteRtEngine(options.library("litert"))
 
 
 class LiteRtEngine:

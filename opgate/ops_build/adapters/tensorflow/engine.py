@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from opgate.ops_build.adapters.tensorflow.registration import load
-from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
@@ -20,11 +19,7 @@ from opgate.ops_build.op_table import Op
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields TensorFlow with the library of a build, or Absent with the reason."""
-    library = options.library("tensorflow")
-    if library.is_file():
-        yield TensorflowEngine(library)
-    else:
-        yield Absent("tensorflow", "cpu", why_not_built(options, "tensorflow"))
+    yield TensorflowEngine(options.library("tensorflow"))
 
 
 class TensorflowEngine:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from opgate.ops_build.building.build import runner_of
-from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU, gpus
 from opgate.ops_build.dtypes import DTYPES
@@ -18,9 +17,7 @@ from opgate.ops_build.runner.engine import KernelsEngine
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields an engine for the plugins of a build, or Absent with the reason why they can't run."""
     library, runner = options.library("tensorrt"), runner_of(options)
-    if not library.is_file():
-        yield Absent("tensorrt", "cuda", why_not_built(options, "tensorrt"))
-    elif not gpus():
+    if not gpus():
         yield Absent("tensorrt", "cuda", NO_GPU)
     elif not runner.is_file():
         yield Absent("tensorrt", "cuda", "the host program that calls plugins is not built: make gpu-check does")

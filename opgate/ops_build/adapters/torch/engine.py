@@ -30,9 +30,6 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     For a device that can't be used it yields Absent, with the reason.
     """
     library = options.library("torch")
-    if not library.is_file():
-        yield Absent("torch", "cpu", why_not_built(options, "torch"))
-        return
     yield TorchEngine(library)
     if not any("cuda" in op.devices for op in load(library).ops):
         yield Absent("torch", "cuda", why_not_built(options, "cuda"))
