@@ -66,6 +66,8 @@ REFUSED = [
     ("    return x, x", r"op\.py:4: expected 1 results, one for each output, got 2"),
     ("    x + 1", r"op\.py:4: expected an element, an attribute or a number, got None: does the function return\?"),
     ("    x[x > 0] = 0", r"op\.py:6: a formula sees one element of each tensor"),
+    ("    return x**-1", r"op\.py:6: integers have no negative powers"),
+    ("    return round(x, -1)", r"op\.py:6: a formula rounds no integers to 1 places before the point"),
     ("    return np.where(x > 0)", r"op\.py:6: np\.where takes a condition and two values here, got 1"),
     ("    return unknown", r"op\.py:6: NameError: name 'unknown' is not defined"),
     ("    return x\nsys = __import__('sys')\nsys.exit(3)", r"op\.py:8: SystemExit: 3"),
@@ -351,10 +353,41 @@ def test_a_check_that_is_none(library, tmp_path, check, message):
         OpFolder(op_py(tmp_path / "squash", text)).generated_sources()
 
 
+@pytest.mark.parametrize("formula", ["squash.formula()\n", ""])
+def test_a_default_that_the_check_refuses(library, tmp_path, formula):
+    check = "@squash.check\ndef _(*, factor):\n    return {'factor': (factor > 2, 'more than two')}\n"
+    text = f"{HEAD}    return x\n{formula}{check}"
+    with pytest.raises(OpFileError, match=r"op\.py:4: attribute 'factor': the default is 2\.0, and .* more than two"):
+        OpFolder(op_py(tmp_path / "squash", text)).generated_sources()
+    folder = op_py(tmp_path / "squash", text.replace("float=2", "float=3"))
+    assert ("squash.h" in OpFolder(folder).generated_sources()) == bool(formula)
+
+
+def test_rounding_to_places(library, tmp_path):
+    text = HEAD.replace("|i32", "") + "    return np.round(x, 2) + round(x, -1) + x**0\nsquash.formula()\n"
+    header = OpFolder(op_py(tmp_path / "squash", text)).generated_sources()["squash.h"]
+    assert "formula::rint((x_in * V(100.0)))) / V(100.0)" in header
+    assert "formula::rint((x_in / V(10.0)))) * V(10.0)" in header
+
+
+@pytest.mark.parametrize("line", ["import beside", "from . import beside", "from beside import f"])
+def test_a_helper_beside_the_file_is_refused(library, tmp_path, line, monkeypatch):
+    """A library has the op.py alone."""
+    folder = op_py(tmp_path / "squash", f"{line}\n{HEAD}    return x\nsquash.formula()\n")
+    (folder / "beside.py").write_text("def f(): pass")
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    for _ in range(2):
+        with pytest.raises(
+            OpFileError, match=r"op\.py:1: .*: a helper is a part of op\.py, or of an installed package"
+        ):
+            OpFolder(folder).generated_sources()
+        monkeypatch.syspath_prepend(folder)  # as in a process that was started in the folder
+
+
 @pytest.mark.parametrize(
     ("cases", "message"),
     [
-        ("1 / 0", r"op\.py:8: ZeroDivisionError"),
+        ("1 / 0", r"op\.py:10: ZeroDivisionError"),
         ("['a text']", r"op\.py:8: expected opgate\.Case\(name, inputs\), got 'a text'"),
         ("[opgate.Case('small', {'z': np.ones(3)})]", r"op\.py:8: case 'small': expected the inputs x, got z"),
     ],

@@ -141,15 +141,15 @@ def _build(
     log: Log,
 ) -> dict[str, Path]:
     embedded, names = _embedded(options), ", ".join(map(str, options.ops))
+    compiled = without_ops(options, cuda)
+    with locked(compiled.output):
+        host = work = _compiled(compiled, cuda, toolchains, log)
     if not _in_python_alone(options):
         compiled = options
         log(f"compiling {names} for {', '.join(toolchains)}")
-        work = _compiled(options, cuda, toolchains, log)
+        work = _compiled(options, cuda, toolchains, log, host)
     else:
-        compiled = without_ops(options)
-        log(f"{names} is in Python: nothing of it is compiled. What all such libraries share is, once")
-        with locked(compiled.output):
-            work = _compiled(compiled, cuda, toolchains, log)
+        log(f"{names} is in Python: nothing of it is compiled")
     libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]
     paths = {library.name: options.target(library.name) for library in libraries}
     for name, path in paths.items():
@@ -177,10 +177,13 @@ def _embedded(options: BuildOptions) -> bytes:
     return packed(options.domain, [op for ops in options.ops for folder in op_folders(ops) for op in folder.embedded()])
 
 
-def without_ops(options: BuildOptions) -> BuildOptions:
-    """Returns the options of the libraries without ops, which serve those that are written in Python alone. They are
-    compiled once."""
-    output = folders.builds() / "without_ops"
+def without_ops(options: BuildOptions, cuda: Cuda | None = None) -> BuildOptions:
+    """Returns the options of the libraries without ops. They are compiled once: they serve ops that are written in
+    Python alone, and all other libraries take the core and the adapters from them."""
+    kind = [options.build_type.lower() * (options.build_type != "Release"), "cuda" * (cuda is not None)]
+    kind += [options.sanitize.replace(",", "_"), "strict" * options.strict]
+    shared = folders.builds() if options.source == BuildOptions().source else options.output
+    output = shared / "_".join(["without_ops", *filter(None, kind)])
     return replace(options, output=output, ops=(), domain="none", prefix="none", cpu_levels=())
 
 
@@ -215,10 +218,13 @@ def _from_wheel(options: BuildOptions, shipped: Path, log: Log) -> Build:
     return Build({"onnxruntime": options.target()}, left_out)
 
 
-def _compiled(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], log: Log) -> Path:
-    """Configures and compiles the libraries, and returns the folder that has them."""
+def _compiled(
+    options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], log: Log, host: Path | None = None
+) -> Path:
+    """Configures and compiles the libraries, and returns the folder that has them. `host` is that of the libraries
+    without ops, if they are there."""
     work = options.output / "cmake"
-    _configure(options, cuda, toolchains, work)
+    _configure(options, cuda, toolchains, work, host)
     _compile(work, log)
     return work
 
@@ -237,7 +243,9 @@ def write_sources(folder: Path, texts: Mapping[Path, str]) -> None:
             file.write_text(text)
 
 
-def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
+def _configure(
+    options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path, host: Path | None = None
+) -> None:
     work.mkdir(parents=True, exist_ok=True)
     generated = work / "generated"
     texts = {
@@ -262,6 +270,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_BATCH": str(options.batch),
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
         "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",
+        "OPGATE_HOST": str(host or ""),
         "OPGATE_ENGINES": ";".join(toolchains),
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
         "OPGATE_CUDA_FLAGS": options.cuda_flags,

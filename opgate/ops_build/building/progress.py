@@ -20,6 +20,7 @@ class CompilerProgress:
         self._every = every
         self._clock = clock
         self._began = self._said = clock()
+        self._done = 0
 
     def line(self, line: str) -> str:
         """Returns what to print for a line that begins with "[12/80]" or "[ 15%]", or "" for nothing."""
@@ -28,6 +29,9 @@ class CompilerProgress:
             return ""
         done, all_ = int(found[1]), int(found[2] or 100)
         now = self._clock()
+        if done < self._done:  # the next of several builds
+            self._began = now
+        self._done = done
         if not self.terminal and now - self._said < self._every:
             return ""
         self._said = now

@@ -335,6 +335,20 @@ OPGATE_HOST_DEVICE inline float power(float x, float y) {
 #endif
 }
 OPGATE_HOST_DEVICE inline double power(double x, double y) { return std::pow(x, y); }
+/// Integers wrap around. A negative power gives the whole part of the quotient, and 0 where x is 0.
+template <typename V>
+  requires std::is_integral_v<V>
+OPGATE_HOST_DEVICE V power(V x, V y) {
+  if constexpr (std::is_signed_v<V>) {
+    if (y < V(0)) return static_cast<V>(x == V(1) ? 1 : x == V(-1) ? 1 - 2 * (y & 1) : 0);
+  }
+  std::uint64_t result = 1, square = static_cast<std::uint64_t>(x);
+  for (std::uint64_t left = static_cast<std::uint64_t>(y); left != 0; left >>= 1) {
+    if (left & 1) result *= square;
+    square *= square;
+  }
+  return static_cast<V>(result);
+}
 
 #define OPGATE_OF_CMATH(name, function) \
   template <typename V>                 \

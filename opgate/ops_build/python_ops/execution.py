@@ -12,6 +12,8 @@ from types import ModuleType
 from opgate.ops_build.op_table import snake_case
 from opgate.ops_build.python_ops.python_op import EXECUTED, Enough, PythonOp
 
+_HELPER = ": a helper is a part of op.py, or of an installed package"
+
 
 class OpFileError(ValueError):
     """An op.py can't be an op. The message begins with its file and line."""
@@ -51,11 +53,16 @@ def _module(file: Path, source: bytes) -> ModuleType:
     except Enough:
         pass
     except (Exception, SystemExit) as error:  # whatever the author's code raises
-        hint = ": a helper is a part of op.py, or of an installed package" * isinstance(error, ModuleNotFoundError)
+        hint = _HELPER * isinstance(error, ImportError)
         line = line_of(error, str(file)) or 1
         raise OpFileError(f"{file}:{line}: {type(error).__name__}: {error}{hint}") from error
     finally:
         EXECUTED.now = before
+    for name, value in vars(module).items():
+        of = value if isinstance(value, ModuleType) else sys.modules.get(str(getattr(value, "__module__", None)))
+        origin = getattr(of, "__file__", None)
+        if of is not module and origin and Path(origin).parent == file.parent:
+            raise OpFileError(f"{file}:1: {name} comes from {origin}{_HELPER}")
     return module
 
 

@@ -117,7 +117,7 @@ _ARITHMETIC = [
     Function("sign", np.sign, integers=True),
     Function("minimum", np.minimum, _between(lambda a, b: a < b), integers=True),
     Function("maximum", np.maximum, _between(lambda a, b: a > b), integers=True),
-    Function("power", np.power, _power_gradients),
+    Function("power", np.power, _power_gradients, integers=True),
     Function("logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a))),
     Function("softplus", lambda x: np.logaddexp(0, x), lambda g, y, x: (g * sigmoid(x),)),
     Function("hypot", np.hypot, lambda g, y, a, b: (g * a / y, g * b / y)),

@@ -105,7 +105,30 @@ class OpFile:
                 texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
         if self.python.triton_kernel is not None:
             texts[f"{name}.cu"] = self._triton_source
+        self._check_defaults()
         return texts
+
+    def _check_defaults(self) -> None:
+        """Raises OpFileError if the author's check refuses a default of the signature."""
+        function = self.python.check_function
+        if function is None:
+            return
+        defaults = {attribute.name: attribute.default for attribute in self.op.attributes if not attribute.required}
+        names = inspect.signature(function).parameters
+        if not defaults.keys() >= names.keys():  # what no attribute is called is said when the check is traced
+            return
+        try:
+            limits = dict(function(**{name: defaults[name] for name in names}))
+            wrong = [(name, expected) for name, (good, expected) in limits.items() if not good]
+        except Exception as error:  # whatever the author's code raises
+            line = line_of(error, str(self.file))
+            place = f"{self.file}:{line}" if line else place_of(function)
+            raise OpFileError(f"{place}: {type(error).__name__}: {error}") from error
+        for name, expected in wrong:
+            raise OpFileError(
+                f"{self.python.place}: attribute '{name}': the default is {defaults.get(name)!r}, and the check says: "
+                f"expected {expected}"
+            )
 
     @cached_property
     def _stated(self) -> Stated:

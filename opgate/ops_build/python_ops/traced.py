@@ -59,6 +59,7 @@ class Trace:
             kind = Kind.ELEMENT
         else:
             whole = function.integers and all(node.kind is Kind.INTEGER for node in taken)
+            whole = whole and (name != "power" or self.dtype.kind in "iu")  # 2 ** -1 is 0.5
             kind = Kind.INTEGER if whole else Kind.REAL
         if of_elements and not logical and self.dtype.kind in "iu":
             self._check_integers(name, taken)
@@ -150,10 +151,16 @@ def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else np.minimum(x, high)
 
 
-def _round(x: Any, decimals: int = 0) -> Any:
-    if decimals:
-        raise FormulaError("np.round rounds to whole numbers here: write np.rint(x * 100) / 100")
-    return np.rint(x)
+def _round(x: Any, decimals: int | None = 0) -> Any:
+    """As NumPy rounds: the scaled number, to the nearest even one."""
+    if x.node.kind is Kind.INTEGER or (x.node.kind is Kind.ELEMENT and x.dtype.kind in "iu"):
+        if decimals and decimals < 0:
+            raise FormulaError(f"a formula rounds no integers to {-decimals} places before the point: write // and *")
+        return x
+    if not decimals:
+        return np.rint(x)
+    scale = 10.0 ** abs(decimals)
+    return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
 
 
 def _reduced(name: str) -> Callable[..., Any]:
@@ -302,7 +309,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
                 return Traced(self.trace, self.node, flat=True)
         return self._no_array()  # type: ignore[no-any-return]
 
-    def __round__(self, decimals: int = 0) -> Any:
+    def __round__(self, decimals: int | None = 0) -> Any:
         return _round(self, decimals)
 
     def __pow__(self, power: Any) -> Any:
@@ -384,6 +391,10 @@ def _whole_power(x: Traced, power: Number) -> Any:
     """x to a power that is a number: products for the small whole ones."""
     if power == 0.5:
         return np.sqrt(x)
+    if power == 0:
+        return x.trace.wrap(1)
+    if power < 0 and x.dtype.kind in "iu" and x.node.kind is Kind.ELEMENT:
+        raise FormulaError("integers have no negative powers, in NumPy neither")
     if power < 0 and x.dtype.kind == "f":
         return 1 / _whole_power(x, -power)
     if not (float(power).is_integer() and 1 <= power <= 16):
