@@ -33,8 +33,8 @@ from tests.ops_build.conftest import op_of_ones_own, symbols
 TWICE = """
 OPGATE_OP(Twice, "Twice(x: f32[n]) -> (y: f32[n])", "2 x.");
 struct TwiceCpu {
-  template <typename T>
-  opgate::Status operator()(opgate::Context&, const opgate::Inputs& in, const opgate::Attributes&, opgate::Outputs& out) const {
+  opgate::Status operator()(opgate::Context&, const opgate::Inputs& in, const opgate::Attributes&,
+                            opgate::Outputs& out) const {
     for (std::int64_t i = 0; i < in.size("n"); ++i) out["y"].data<float>()[i] = 2 * in["x"].data<float>()[i];
     return {};
   }
@@ -212,7 +212,7 @@ def test_folders_share_the_core_and_the_adapter(tmp_path: Path) -> None:
     options = op_of_ones_own(tmp_path, "twice", TWICE)
     build(options, silent)
     objects = {path.name for path in (options.output / "cmake").rglob("*.o")}
-    assert "twice.cpp.o" in objects and not objects & {"adapter.cpp.o", "sources.cpp.o", "run.cpp.o"}
+    assert "configured.cpp.o" in objects and not objects & {"adapter.cpp.o", "sources.cpp.o", "run.cpp.o"}
 
 
 def test_a_compiler_error_is_shown(tmp_path: Path) -> None:
