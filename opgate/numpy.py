@@ -68,7 +68,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if _LIBRARY is None and not name.startswith("__"):
-        raise ImportError(f"{_BUILT} is not there: run opgate build")
+    if _LIBRARY is None:  # no ImportError: pickle asks every module for any name
+        raise AttributeError(f"{__name__} has no '{name}': {_BUILT} is not there: run opgate build")
     left_out = {snake_case(op): reason for op, reason in _LIBRARY.left_out.items()} if _LIBRARY else {}
     raise AttributeError(f"{__name__} has no '{name}'" + (f": {left_out[name]}" if name in left_out else ""))

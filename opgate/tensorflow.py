@@ -51,6 +51,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if _LIBRARY is None and not name.startswith("__"):
-        raise ImportError(f"{_BUILT} is not there: run opgate build")
+    if _LIBRARY is None:  # no ImportError: pickle asks every module for any name
+        raise AttributeError(f"{__name__} has no '{name}': {_BUILT} is not there: run opgate build")
     raise AttributeError(f"{__name__} has no '{name}'")

@@ -213,6 +213,9 @@ def test_folders_share_the_core_and_the_adapter(tmp_path: Path) -> None:
     build(options, silent)
     objects = {path.name for path in (options.output / "cmake").rglob("*.o")}
     assert "configured.cpp.o" in objects and not objects & {"adapter.cpp.o", "sources.cpp.o", "run.cpp.o"}
+    lines: list[str] = []
+    build(options, lines.append)
+    assert not any("Building" in line for line in lines)
 
 
 def test_a_compiler_error_is_shown(tmp_path: Path) -> None:

@@ -238,13 +238,14 @@ def test_a_stage_ends_when_the_time_is_up(tmp_path: Path, my_add: list[Item]) ->
 
 def test_a_stage_that_leaves_processes_behind_is_ended_with_them(tmp_path: Path, my_add: list[Item]) -> None:
     """Such a process keeps the pipes open, and the GPU busy."""
-    child = "subprocess.Popen(['sleep', '120']); time.sleep(120)"
+    seconds = f"120.{os.getpid()}"  # nobody else sleeps so long
+    child = f"subprocess.Popen(['sleep', '{seconds}']); time.sleep(120)"
     command = playing(
         tmp_path, BODY.format(types=[types["T"] for _, types in my_add], bad=0, how=f"import subprocess; {child}")
     )
     result = run_stage("playing", my_add[:1], command, time.monotonic() + 60, lambda text: None, silence=2)
     assert result.seconds < 20 and result.deaths == 1
-    running = subprocess.run(["pgrep", "-fx", "sleep 120"], capture_output=True, text=True).stdout
+    running = subprocess.run(["pgrep", "-fx", f"sleep {seconds}"], capture_output=True, text=True).stdout
     assert not running
 
 

@@ -856,7 +856,7 @@ opgate.ops_build.building.options.BuildOptions.library = lambda self, name="x": 
 import opgate.torch
 try:
     opgate.torch.mish
-except ImportError as error:
+except AttributeError as error:
     assert str(error).endswith("libopgate_torch.so is not there: run opgate build"), error
 else:
     raise SystemExit("no error")

@@ -40,7 +40,7 @@ def test_it_proposes_a_config_and_checks_it(tmp_path: Path) -> None:
     rates = [candidate["rate"] for candidate in facts["candidates"]]
     assert facts["chosen"]["rate"] >= 0.9 * max(rates) > 0
     for check in facts["checks"]:
-        assert check["measured"]["answers"] > 0
+        assert check["miss"] or check["measured"]["answers"] > 0
         assert check["miss"] or not check["measured"]["failed"]
         error = check["simulated_ms"]["p90"] / check["measured"]["latency_ms"]["p90"] - 1
         assert check["simulation_error"]["p90"] == pytest.approx(error)

@@ -142,6 +142,8 @@ def _build(
 ) -> dict[str, Path]:
     embedded, names = _embedded(options), ", ".join(map(str, options.ops))
     compiled = without_ops(options, cuda)
+    if not compiled.output.is_dir():
+        log("compiling what all libraries share, once")
     with locked(compiled.output):
         host = work = _compiled(compiled, cuda, toolchains, log)
     if not _in_python_alone(options):

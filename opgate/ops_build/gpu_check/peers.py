@@ -99,6 +99,17 @@ def _layer_norm_backward(a: Arguments) -> Any:
     )
 
 
+def _group_norm_backward(a: Arguments) -> Any:
+    x, weight, groups = a["sum"], a["weight"], a["groups"]
+    n, c = x.shape[:2]
+    rows = x.reshape(n, groups, -1)
+    mean = rows.mean(-1)
+    root = (rows.var(-1, correction=0) + a["epsilon"]).rsqrt()
+    return torch.ops.aten.native_group_norm_backward(
+        a["grad_y"], x, mean, root, weight, n, c, x.numel() // max(1, n * c), groups, [True, True, True]
+    )
+
+
 def _rms_norm_backward(a: Arguments) -> Any:
     x, weight, upstream = a["sum"], a["weight"], a["grad_y"]
     root = (x.square().mean(-1, keepdim=True) + a["epsilon"]).rsqrt()
@@ -389,6 +400,7 @@ PEERS: Mapping[str, Sequence[Peer]] = {
         _compiled(_grid_cluster_formula),
     ],
     "GroupNorm": [Peer("F.group_norm", _group_norm), _compiled(_group_norm)],
+    "GroupNormBackward": [Peer("aten.native_group_norm_backward", _group_norm_backward)],
     "KNNQuery": [Peer("torch_cluster.knn", _knn, waits=True, exact=False), Peer("cdist and topk", _cdist_topk)],
     "KNNQueryBackward": [Peer("index_add", _knn_backward)],
     "LayerNorm": [Peer("F.layer_norm", _layer_norm), _compiled(_layer_norm)],
@@ -429,6 +441,7 @@ NO_PEER: Mapping[str, str] = {
     "MultiScaleDeformableAttentionBackward": "the repository of Deformable DETR has a kernel of its own",
     "NMSRotated": "mmcv and detectron2 have it, and no wheel of this torch",
     "RoiAlignRotated": "mmcv and detectron2 have it, and no wheel of this torch",
+    "RoiAlignRotatedBackward": "mmcv has it, and no wheel of this torch",
     "SoftNMS": "mmcv has it on the CPU",
     "WeightedNMS": "MediaPipe has it on the CPU",
     "VoxelOfPoint": "spconv has it inside its voxel generator",

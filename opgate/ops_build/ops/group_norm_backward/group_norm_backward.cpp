@@ -30,6 +30,12 @@ class Groups {
         grad_bias_(data_or_null<T>(out, "grad_bias")) {}
 
   Status run(Context& context) {
+    if (length_ == 0 || n_ == 0) {  // there may be any number of groups without numbers
+      for (T* const gradient : {grad_weight_, grad_bias_}) {
+        if (gradient) std::fill_n(gradient, c_, static_cast<T>(0.0f));
+      }
+      return {};
+    }
     moments_ = context.scratch<double>(n_ * c_);
     sums_ = context.scratch<double>(n_ * c_);
     const std::int64_t grain = std::max<std::int64_t>(1, kElementGrain / (length_ + 1));
