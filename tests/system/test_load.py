@@ -169,7 +169,6 @@ def closed(slow_server):
 
 
 def test_an_open_loop_shows_waiting_and_a_closed_one_does_not(slow_server, closed):
-    assert closed["p90"] < 5 * closed["p50"]
     waiting = measure("sleeping", *where(slow_server, "HTTP"), "--rate", 150, "--wait", 30)
     assert waiting["latency_ms"]["p50"] > 5 * closed["p50"]
     assert waiting["latency_ms"]["max"] > 1000
