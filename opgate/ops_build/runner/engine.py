@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,12 @@ class KernelsEngine:
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         if self.device == "cuda" and "str" in (types.get(name, name) for name in op.tensor_types):
             return "a GPU has no strings"
-        return None
+        return None if op.name in self._names else "the program has no kernel of it: it runs in Python, or was left out"
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        """The ops of the program. Those that run in Python stand in libraries alone."""
+        return frozenset(op.name for op in self.ops())
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """Returns the outputs by name. Raises CaseFailed if the op refuses the case, and ProgramEnded if the case ends

@@ -136,6 +136,7 @@ class CaseEngine final : public Engine {
     created.dims = Dims(dims);
     if (dtype == DType::str) {
       created.texts.emplace(static_cast<std::size_t>(Tensor(nullptr, dtype, dims).size()));
+      created.texts->reserve(created.texts->size() + 1);  // an output without texts has an address too
       *data = created.texts->data();
       return {};
     }
