@@ -67,9 +67,8 @@ def source(op: PythonOp) -> bytes:
     text = "".join(linecache.getlines(file))
     if not text:
         raise OpFileError(f"{op.place}: the source of {op.__name__} is not known: it is a file's or a notebook cell's")
-    stated = (op.formula_function, op.gradient_function, op.cases_function, op.check_function, op.large_function)
-    for function in stated:
-        if function is not None and (other := function.__code__.co_filename) != file:
+    for function in op.parts:
+        if (other := function.__code__.co_filename) != file:
             place = f"{other}:{function.__code__.co_firstlineno}"
             raise OpFileError(f"{place}: another cell or file defines {op.__name__}: put all of an op into one")
     if op.c_function:

@@ -122,9 +122,10 @@ def test_a_cell_stands_alone(notebook: Notebook, before: str, cell: str, said: s
         notebook.names["clamp_add"].library()
 
 
-def test_all_of_an_op_is_in_one_cell(notebook: Notebook) -> None:
+@pytest.mark.parametrize("part", ["formula\ndef _(a, b, *, high)", "loop(rows='a_size')\ndef _(begin, end, a, y)"])
+def test_all_of_an_op_is_in_one_cell(notebook: Notebook, part: str) -> None:
     notebook.run(CELL)
-    name = notebook.run("@clamp_add.formula\ndef _(a, b, *, high):\n    return a\n")
+    name = notebook.run(f"@clamp_add.{part}:\n    return a\n")
     with pytest.raises(OpFileError, match=f"{name}:1: another cell or file defines clamp_add: put all"):
         notebook.names["clamp_add"].library()
 

@@ -109,20 +109,22 @@ def check_directions(
     rng = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         here = total(present)
-        for name, gradient in gradients.items():
-            if name.removeprefix("grad_") not in present:
+        for output, gradient in gradients.items():
+            name = output.removeprefix("grad_")
+            if name not in present:
                 continue
-            array = np.asarray(present[name.removeprefix("grad_")], np.float64)
+            array = np.asarray(present[name], np.float64)
             direction = rng.choice((-1.0, 1.0), array.shape) * np.maximum(1, np.abs(array))
-            ends = [total({**present, name.removeprefix("grad_"): array + s * _STEP * direction}) for s in (1, -1)]
-            expected, given = (ends[0] - ends[1]) / (2 * _STEP), float(np.sum(np.asarray(gradient) * direction))
+            ends = [total({**present, name: array + sign * _STEP * direction}) for sign in (1, -1)]
+            products = np.asarray(gradient) * direction
+            expected, given = (ends[0] - ends[1]) / (2 * _STEP), float(np.sum(products))
             sides = [(ends[0] - here) / _STEP, (here - ends[1]) / _STEP]
-            scale = max(1.0, float(np.sum(np.abs(np.asarray(gradient) * direction))))
+            scale = max(1.0, float(np.sum(np.abs(products))))
             has_slope = abs(sides[0] - sides[1]) <= _TOLERANCE / 2 * max(scale, abs(expected))
             if np.isfinite(expected) and has_slope and not abs(expected - given) <= _TOLERANCE * scale:
                 raise ValueError(
-                    f"the gradient of '{name.removeprefix('grad_')}' is no slope of {op.name}: in a random direction "
-                    f"it gives {given:.9g}, and differences give {expected:.9g}"
+                    f"the gradient of '{name}' is no slope of {op.name}: in a random direction it gives {given:.9g}, "
+                    f"and differences give {expected:.9g}"
                 )
 
 

@@ -67,6 +67,11 @@ def _module(file: Path, source: bytes) -> ModuleType:
 
 
 def tag_of(python: PythonOp) -> str:
-    """Returns the name in a signature."""
-    found = re.match(r"(?:<[^>]*>)?\s*(\w+)", python.signature)
-    return found[1] if found else python.signature
+    """Returns the name in the signature of an op."""
+    return name_in(python.signature)
+
+
+def name_in(signature: str) -> str:
+    """Returns the name of the op in a signature."""
+    found = re.match(r"(?:<[^>]*>)?\s*(\w+)", signature)
+    return found[1] if found else signature

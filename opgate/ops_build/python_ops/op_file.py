@@ -73,7 +73,7 @@ class OpFile:
 
     @property
     def has_formula(self) -> bool:
-        """Whether the kernel is a formula. Else it is a function of C, or the op's own in NumPy."""
+        """Whether the kernel is a formula. Else it is a function of C, a loop, or the op's own function in NumPy."""
         return self.python.formula_function is not None
 
     def embedded(self) -> list[EmbeddedOp]:
@@ -87,8 +87,9 @@ class OpFile:
         return [EmbeddedOp(op.signature, op.doc, name, source) for op in ops]
 
     def sources(self) -> dict[str, str]:
-        """Returns the sources that are compiled, by name: the headers of a formula and of its gradient, or what states
-        that a function of C is the kernel. An op that runs in Python has none. Raises OpFileError."""
+        """Returns the sources that are compiled, by name: the headers of a formula and of its gradient, the source of
+        a loop or of what calls a function of C, and that of a kernel in Triton. An op that runs in Python alone has
+        none. Raises OpFileError."""
         python, name = self.python, snake_case(self.op.name)
         if sum(map(bool, (python.formula_function, python.c_function, python.loop_kernel))) > 1:
             raise OpFileError(
@@ -103,7 +104,7 @@ class OpFile:
             texts[f"{name}.h"] = self._header(self.op, self.choices)
             if self.backward is not None:
                 texts[f"{snake_case(self.backward[0].name)}.h"] = self._header(*self.backward)
-        if self.python.triton_kernel is not None:
+        if python.triton_kernel is not None:
             texts[f"{name}.cu"] = self._triton_source
         self._check_defaults()
         return texts

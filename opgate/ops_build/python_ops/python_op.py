@@ -87,6 +87,15 @@ class PythonOp:
         """The file and the line of the function."""
         return place_of(self.function)
 
+    @property
+    def parts(self) -> list[_Function]:
+        """The functions that the author has added to the op's own."""
+        kernels = [self.loop_kernel.function] if self.loop_kernel else []
+        kernels += [self.triton_kernel.function.fn] if self.triton_kernel else []
+        stated = (self.formula_function, self.gradient_function, self.check_function)
+        tried: tuple[_Function | None, ...] = (self.cases_function, self.large_function)
+        return [function for function in (*stated, *tried, *kernels) if function is not None]
+
     def formula(self, function: _Function | None = None) -> PythonOp:
         """States what the op computes for one element of each input, or for a row, for the CPU and for CUDA of every
         engine.

@@ -16,6 +16,7 @@ from opgate.ops_build.cuda_emulation.build import build as build_emulated
 from opgate.ops_build.engines.engine import Absent, Engine, EngineSource
 from opgate.ops_build.op_folder import folder_of, op_folders
 from opgate.ops_build.op_table import Op
+from opgate.ops_build.python_ops.execution import name_in
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.runner.triton_interpreter import TritonInterpreter
 
@@ -40,16 +41,18 @@ class Program:
     path: Path
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    in_python: frozenset[str] = frozenset()
 
     def engines(self) -> Iterable[Engine | Absent]:
         """Yields the engine."""
-        yield KernelsEngine(
-            self.path, self.arguments, {**os.environ, **OPTIONS, **self.environment}, self.name, self.device
-        )
+        environment = {**os.environ, **OPTIONS, **self.environment}
+        yield KernelsEngine(self.path, self.arguments, environment, self.name, self.device, self.in_python)
 
 
 def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANITIZERS)) -> list[EngineSource]:
     """Builds the CPU kernels with each of the named sanitizers and returns the programs. Raises BuildError."""
+    embedded = [op for ops in options.ops for folder in op_folders(ops) for op in folder.embedded()]
+    in_python = frozenset(name_in(op.signature) for op in embedded)
     sources: list[EngineSource] = []
     for name in names:
         sanitize = SANITIZERS[name]
@@ -62,7 +65,7 @@ def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANI
             sanitize=sanitize,
             engines=(),
         )
-        sources.append(Program(name, "cpu", build_runner(own, log)))
+        sources.append(Program(name, "cpu", build_runner(own, log), in_python=in_python))
     return sources
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from opgate.child_process import tied
@@ -33,8 +32,10 @@ class KernelsEngine:
         environment: Mapping[str, str] | None = None,
         name: str = "kernels",
         device: str = "cuda",
+        in_python: Collection[str] = (),
     ) -> None:
-        self.name, self.device = name, device
+        """`in_python` are the ops that the program lacks because their kernels are functions in Python."""
+        self.name, self.device, self._in_python = name, device, in_python
         self._command = [str(program), *arguments]
         self._environment = environment
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (stays open as long as the engine exists)
@@ -49,12 +50,7 @@ class KernelsEngine:
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         if self.device == "cuda" and "str" in (types.get(name, name) for name in op.tensor_types):
             return "a GPU has no strings"
-        return None if op.name in self._names else "the program has no kernel of it: it runs in Python, or was left out"
-
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        """The ops of the program. Those that run in Python stand in libraries alone."""
-        return frozenset(op.name for op in self.ops())
+        return "its kernel is a function in Python" if op.name in self._in_python else None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """Returns the outputs by name. Raises CaseFailed if the op refuses the case, and ProgramEnded if the case ends
