@@ -153,17 +153,6 @@ __global__ void __launch_bounds__(kThreads) run_rows(Tensors<T, Rows> tensors, S
   }
 }
 
-/// A thread adds the chunks of one column. No rows give 0.
-template <typename T, typename C = ComputeType<T>>
-__global__ void __launch_bounds__(kThreads)
-    add_chunks(std::int64_t c, std::int64_t chunks, const C* __restrict__ sums, T* __restrict__ to) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= c) return;
-  C total = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk * c + i];
-  to[i] = static_cast<T>(total);
-}
-
 struct CudaLoop {
   template <typename T, typename Rows>
   using Sums = ChunkSums<ComputeType<T>, Tensors<T, Rows>::kOutputs>;

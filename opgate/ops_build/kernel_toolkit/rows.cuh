@@ -109,4 +109,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// to[i] = the sum of sums[chunk * c + i] over the chunks. A thread adds those of one column; none give 0.
+template <typename T, typename C = ComputeType<T>>
+__global__ void __launch_bounds__(kThreads)
+    add_chunks(std::int64_t c, std::int64_t chunks, const C* __restrict__ sums, T* __restrict__ to) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= c) return;
+  C total = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk * c + i];
+  to[i] = static_cast<T>(total);
+}
+
 }  // namespace opgate::rows

@@ -54,17 +54,6 @@ __global__ void __launch_bounds__(kThreads)
   if (biases) biases[thread] = bias;
 }
 
-/// A thread adds the chunks of one column.
-template <typename T, typename C = ComputeType<T>>
-__global__ void __launch_bounds__(kThreads)
-    add_chunks(std::int64_t c, std::int64_t chunks, const C* __restrict__ sums, T* __restrict__ to) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= c) return;
-  C total = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk * c + i];
-  to[i] = static_cast<T>(total);
-}
-
 template <bool centred>
 struct Cuda : ChecksEpsilon {
   template <typename C>
@@ -108,9 +97,10 @@ struct Cuda : ChecksEpsilon {
     }
     const unsigned blocks = blocks_for(c, kThreads);
     if (grad_weight) {
-      add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
+      rows::add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
     }
-    if (grad_bias) add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
+    if (grad_bias)
+      rows::add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
     return launched();
   }
 };

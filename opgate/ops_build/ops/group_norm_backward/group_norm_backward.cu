@@ -51,17 +51,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread adds the sums of a channel over the samples.
-template <typename T, typename C = ComputeType<T>>
-__global__ void __launch_bounds__(kThreads)
-    add_samples(std::int64_t n, std::int64_t c, const C* __restrict__ sums, T* __restrict__ to) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (channel >= c) return;
-  C total = 0;
-  for (std::int64_t sample = 0; sample < n; ++sample) total += sums[sample * c + channel];
-  to[channel] = static_cast<T>(total);
-}
-
 struct Cuda : group_norm::Checked {
   template <typename C>
   struct Memory {
@@ -91,9 +80,9 @@ struct Cuda : group_norm::Checked {
     }
     const unsigned blocks = blocks_for(c, kThreads);
     if (out.has("grad_weight"))
-      add_samples<T><<<blocks, kThreads, 0, stream>>>(n, c, memory.moments.data(), out["grad_weight"].data<T>());
+      rows::add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, n, memory.moments.data(), out["grad_weight"].data<T>());
     if (out.has("grad_bias"))
-      add_samples<T><<<blocks, kThreads, 0, stream>>>(n, c, memory.sums.data(), out["grad_bias"].data<T>());
+      rows::add_chunks<T><<<blocks, kThreads, 0, stream>>>(c, n, memory.sums.data(), out["grad_bias"].data<T>());
     return launched();
   }
 };
