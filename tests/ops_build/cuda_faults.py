@@ -6,7 +6,7 @@ FAULTS = [
     Fault("another channel", "roi_align_rotated", "ops/roi_align_rotated/roi_align_rotated.cu", "element / bins % channels", "element / bins", "heap-buffer-overflow"),
     Fault("the samples of half a pixel", "roi_align_rotated_backward", "ops/roi_align_rotated_backward/roi_align_rotated_backward.cu", "(high - low) / 2}", "(high - low) / 4}", "elements differ"),
     Fault("the sum of the first channel", "group_norm_backward", "ops/group_norm_backward/group_norm_backward.cu", "i / shape.part", "0 / shape.part", "elements differ"),
-    Fault("a chunk too few", "layer_norm_backward", "norms/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
+    Fault("a chunk too few", "layer_norm_backward", "kernel_toolkit/rows.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
     Fault("a sum before all have added to it", "layer_norm", "kernel_toolkit/rows.cuh", "= value;\n    __syncthreads();", "= value;", "elements differ"),
     Fault("filters that are overwritten while they are read", "deform_conv2d", "ops/deform_conv2d/deform_conv2d.cu", "        __syncthreads();\n      }\n    }\n", "      }\n    }\n", "elements differ"),
     Fault("the last of a voxel's points for its first", "voxelize", "ops/voxelize/voxelize.cu", "begun[sorted.points[starts[voxel]]]", "begun[sorted.points[starts[voxel + 1] - 1]]", "elements differ"),
