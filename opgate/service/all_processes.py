@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from logging import Handler
 from typing import Any, Protocol
 
 from opgate.service.core.errors import Kind, ServingError
@@ -16,10 +17,23 @@ from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.telemetry.triton_traces import Tracing
 
 
+class View(Protocol):
+    """What a process tells the console."""
+
+    @property
+    def log(self) -> Handler:
+        """Gets the lines of the log."""
+
+    def read(self, marks: Mapping[int, Any]) -> dict[str, Any]: ...
+
+    def last_requests(self) -> dict[str, Any]: ...
+
+
 class Gateway(Protocol):
     """What the operations need of a gateway process."""
 
     metrics: Callable[[], Awaitable[bytes]] | None
+    view: View | None
 
     @property
     def catalog(self) -> Catalog: ...
@@ -134,16 +148,33 @@ async def statistics(gateway: Gateway, name: str, version: str) -> list[bytes]:
     return messages
 
 
+async def look(gateway: Gateway, marks: Mapping[int, Any]) -> dict[str, Any]:
+    """Returns what is new in a process for its console, since the marks by process."""
+    return _view(gateway).read(marks)
+
+
+async def last_requests(gateway: Gateway) -> dict[str, Any]:
+    """Returns the last requests of a process, and the slowest of each model."""
+    return _view(gateway).last_requests()
+
+
 # Models of which the statistics are read before other requests have their turn.
 _A_TURN = 16
 
 OPERATIONS = {
-    function.__name__: function for function in (unload, register, unregister, trace, log, metrics, statistics)
+    function.__name__: function
+    for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests)
 }
 # Operations that wait for others of their kind, because they take a while.
 SLOW = frozenset(("load", "unload"))
 # Operations that only read. They don't wait for ever.
-READS = frozenset(("metrics", "statistics"))
+READS = frozenset(("metrics", "statistics", "look", "last_requests"))
+
+
+def _view(gateway: Gateway) -> View:
+    if gateway.view is None:
+        raise ServingError(Kind.UNSUPPORTED, "the console is turned off on this server")
+    return gateway.view
 
 
 def _regions(gateway: Gateway) -> Regions:

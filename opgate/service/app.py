@@ -28,6 +28,7 @@ from opgate.service.api.openapi import schema
 from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.routes import Endpoint
 from opgate.service.api.status import error_body
+from opgate.service.console import routes as console
 from opgate.service.core.errors import ServingError, of_system
 from opgate.service.execution.run_on_loop import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
@@ -55,7 +56,7 @@ class Member(Protocol):
 
 
 #: The modules with the endpoints of HTTP, in the order in which their paths are looked up.
-_ENDPOINTS = (kserve_http, generate, operations, shared_memory, predict, admin)
+_ENDPOINTS = (kserve_http, generate, operations, shared_memory, predict, admin, console)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -89,9 +90,11 @@ def create_app(gateway: Gateway) -> FastAPI:
         request.scope["opgate.error"] = str(error)
         return Response(error_body(str(error)), 400, media_type="application/json")
 
-    @app.get("/", include_in_schema=False)
-    async def home() -> Response:
-        return RedirectResponse("/docs")
+    if not gateway.settings.console:
+
+        @app.get("/", include_in_schema=False)
+        async def home() -> Response:
+            return RedirectResponse("/docs")
 
     pages = [(route.path_regex, "metadata") for route in app.routes if isinstance(route, Route | Mount)]
     methods: dict[tuple[str, Endpoint], list[str]] = {}
@@ -176,6 +179,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         listening["grpc_port"] = rpc.port
     keep_all()
     gateway.control.start()
+    if gateway.view is not None:
+        logging.getLogger().addHandler(gateway.view.log)
     if member is None:
         logger.info("listening", extra={"host": settings.http_host, **listening})
     else:
@@ -199,6 +204,8 @@ async def _finish(
 ) -> bool:
     """Finishes the accepted requests and closes everything. Returns False if the time for that ran out."""
     loop = asyncio.get_running_loop()
+    if gateway.view is not None:
+        logging.getLogger().removeHandler(gateway.view.log)
     if http is not None:
         http.should_exit = True
     await asyncio.gather(

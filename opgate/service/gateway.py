@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeVar
 
-from opgate.service.all_processes import AllProcesses
+from opgate.service.all_processes import AllProcesses, View
 from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
@@ -155,11 +155,13 @@ class Gateway:
         self.all_processes = AllProcesses(self)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
+        self.view: View | None = None  # what this process tells the console, if there is one
         self.connections: Collection[object] = ()  # the open connections of HTTP
         self.grpc_connections: Collection[object] = ()
         self.accepted = 0  # requests that began, all in all
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
+        self.stopping = asyncio.Event()
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
@@ -329,6 +331,7 @@ class Gateway:
         """Begins the stop: the gateway is not ready any more. It still answers what reaches it."""
         if not self.draining:
             self.draining = True
+            self.stopping.set()
             self.stopped_at = now
             self.stop_at = now + self.settings.shutdown_timeout
 

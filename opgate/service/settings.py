@@ -123,6 +123,12 @@ class Settings(BaseSettings):
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
     build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
+    # The console shows requests without what they hold, unless `console_bodies` is set.
+    console: Annotated[bool, Flag("Serve the console, a page for the browser, at /.", "--console/--no-console")] = True
+    console_bodies: Annotated[
+        bool,
+        Flag("Let the console show the beginnings of inputs and outputs.", "--console-bodies/--no-console-bodies"),
+    ] = False
     shared_memory: Annotated[bool, Flag("Let clients of this machine pass tensors in system shared memory.")] = (
         True  # clients may register system shared memory, see docs/gateway.md
     )

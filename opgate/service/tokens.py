@@ -11,6 +11,8 @@ GROUPS = (
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace",
     "logging", "metrics",
 )  # fmt: skip
+#: The group of what everybody may have. No token can be set for it.
+OPEN = "open"
 #: How the metadata of a gRPC call names the key.
 GRPC_PREFIX = "triton-grpc-protocol-"
 

@@ -180,7 +180,7 @@ class Infer(UnaryExchange):
         """Answers the call."""
         self.call.answer(answer, self._trailers())
         journal = self.gateway.journal
-        if journal.keeps_all:
+        if journal.keeps(self.model, self.began_ns):
             self.tell_status(Code.OK, "")
         else:
             journal.counts["grpc", self.call.method, _OK] += 1

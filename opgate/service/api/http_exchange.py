@@ -161,7 +161,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
     def _write(self, status: int, head: bytes, parts: Parts, size: int, error: str = "") -> None:
         connection = self.connection
         journal = self.gateway.journal
-        if status != 200 or journal.keeps_all:
+        if status != 200 or journal.keeps(self.model, self.began_ns):
             self.tell(str(status), http_level(status), error)
         else:
             journal.counts[_ANSWERED] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ JSON = "application/json"
 # Bytes of the body of a request for the index of models.
 _MAX_INDEX_BYTES = 65536
 _REPOSITORY = "model-repository"
+_OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # A compressed body can become this many times its size.
 _MOST_RATIO = 1040
 # A body that is packed counts as this many times its size, because that is about what it costs.
@@ -286,10 +288,19 @@ def check_operator(gateway: Gateway, request: Request, group: str) -> None:
 
 def refuse_pages(gateway: Gateway, request: Request, group: str) -> None:
     """Raises ServingError (FORBIDDEN) for what a page in a browser sends, unless the group needs a token: it may be
-    anybody's."""
-    if group not in gateway.http_tokens and ("origin" in request.headers or "sec-fetch-site" in request.headers):
+    anybody's. The console that a browser on this machine has from here is none of those."""
+    from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
+    if group not in gateway.http_tokens and from_page and not _is_own_page(request):
         rule = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
         raise ServingError(Kind.FORBIDDEN, f"{rule}, unless the group '{group}' needs a token")
+
+
+def _is_own_page(request: Request) -> bool:
+    """Returns whether a page of this gateway sends the request, under a name that only this machine can have: another
+    name may have been given to anybody's page before it was given to this address."""
+    host = request.headers.get("host", "").lower()
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    return request.headers.get("sec-fetch-site") == "same-origin" and name in _OWN_NAMES
 
 
 def _header_length(request: Request) -> int | None:

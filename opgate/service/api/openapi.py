@@ -85,6 +85,8 @@ _SCHEMAS = {
     "Regions": _list(_object({"name": _TEXT, **_REGION, "offset": _BYTES})),
     "Region": _object(_REGION, offset=_BYTES),
     "Answer": _object({"model_name": _TEXT, "model_version": _TEXT, "outputs": _list(_OUTPUT)}, id=_TEXT),
+    "ConsoleRequests": _object({"requests": _list({"type": "object"}), "slowest": _list({"type": "object"})}),
+    "ConsoleOps": _object({"ops": _list(_object({"name": _TEXT, "domain": _TEXT, "signature": _TEXT}))}),
     "Generated": _object({"model_name": _TEXT, "model_version": _TEXT}),
 }
 # The largest numbers that don't round to infinity. A request may not have larger ones, an answer may have Infinity.

@@ -65,6 +65,14 @@ class Recorder(Protocol):
     def record(self, answer: Answer, request: Request) -> None: ...
 
 
+class Keeper(Protocol):
+    """Keeps the last answered requests, for people to see."""
+
+    def wants(self, model: str, began_ns: int) -> bool: ...
+
+    def add(self, answer: Answer, request: Request | None, error: str) -> None: ...
+
+
 class _Limit:
     """Lets a number of lines through in each second, and counts the others."""
 
@@ -91,14 +99,19 @@ class Journal:
         """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
         self.recorder: Recorder | None = None
-        self.keeps_all = access_log  # else an answer without an error is only counted
+        self.keeper: Keeper | None = None
+        self._keeps_all = access_log
         self._access_log = access_log
         self._limits: dict[int, _Limit] = {}
 
     def set_recorder(self, recorder: Recorder | None) -> None:
         """Hands every answered inference request to a recorder from now on."""
         self.recorder = recorder
-        self.keeps_all = self._access_log or recorder is not None
+        self._keeps_all = self._access_log or recorder is not None
+
+    def keeps(self, model: str, began_ns: int) -> bool:
+        """Returns whether an answer without an error, to a request that began at `began_ns`, is more than counted."""
+        return self._keeps_all or (self.keeper is not None and self.keeper.wants(model, began_ns))
 
     def answered(
         self, answer: Answer, request: Request | None = None, error: str = "", level: int = logging.INFO
@@ -111,6 +124,8 @@ class Journal:
         self.counts[answer.protocol, answer.route, answer.code] += 1
         if self.recorder is not None and request is not None:
             self.recorder.record(answer, request)
+        if self.keeper is not None and (request is not None or (error and answer.model)):
+            self.keeper.add(answer, request, error)
         if not error and not self._access_log:
             return
         suppressed = 0

@@ -23,7 +23,7 @@ _FORMATS = ("default", _ISO)
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
 
 
-def _extra(record: logging.LogRecord) -> dict[str, Any]:
+def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Returns the fields that the log call passed as `extra`."""
     return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
 
@@ -54,7 +54,7 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Returns the line without the traceback of an exception."""
-        return _plain(" ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())]))
+        return _plain(" ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in extra_fields(record).items())]))
 
     def formatException(self, info: Any) -> str:
         """Returns the traceback, whose lines can't be taken for lines of the log."""
@@ -72,7 +72,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= _extra(record)
+        line |= extra_fields(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
