@@ -221,10 +221,12 @@ def _fits(path: Path) -> bool:
 
 def read_example(entry: Entry, name: str) -> tuple[bytes, str]:
     """Returns the bytes of an example and their media type. Raises ServingError (NOT_FOUND)."""
+    *inner, last = name.split("/")
     folder = _folder(entry)
-    inner = None if folder is None else folder / Path(name).parent
-    path = next((path for path in _in_folder(entry, inner) if path.name == Path(name).name and _fits(path)), None)
-    if path is None or name.count("/") > 1 or ".." in name:
+    path = None
+    if folder is not None and len(inner) <= 1 and not any(part.startswith(".") or not part for part in inner):
+        path = next((path for path in _in_folder(entry, folder.joinpath(*inner)) if path.name == last), None)
+    if path is None or not path.is_file():
         raise ServingError(Kind.NOT_FOUND, f"model '{entry.name}' has no example '{name[:80]}'")
     return path.read_bytes(), _media(path)
 
