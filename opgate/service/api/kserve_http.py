@@ -281,16 +281,17 @@ def _model_and_version(request: Request) -> tuple[str, str]:
 
 
 def check_operator(gateway: Gateway, request: Request, group: str) -> None:
-    """Raises ServingError as `Gateway.check_operator` does, also for what a page in a browser sends."""
-    refuse_pages(gateway, request, group)
+    """Raises ServingError as `Gateway.check_operator` does, also for what a page in a browser sends. The console that a
+    browser on this machine has from here may do what its user may."""
+    if not _is_own_page(request):
+        refuse_pages(gateway, request, group)
     gateway.check_operator(request.client.host if request.client else "", gateway.http_tokens, group)
 
 
 def refuse_pages(gateway: Gateway, request: Request, group: str) -> None:
     """Raises ServingError (FORBIDDEN) for what a page in a browser sends, unless the group needs a token: it may be
-    anybody's. The console that a browser on this machine has from here is none of those."""
-    from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
-    if group not in gateway.http_tokens and from_page and not _is_own_page(request):
+    anybody's."""
+    if group not in gateway.http_tokens and ("origin" in request.headers or "sec-fetch-site" in request.headers):
         rule = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
         raise ServingError(Kind.FORBIDDEN, f"{rule}, unless the group '{group}' needs a token")
 
