@@ -74,7 +74,8 @@ class _OpFunction:
 def load(path: Path | str) -> SimpleNamespace:
     """Returns the functions of an op library, a file lib<domain>_<engine>.so that `opgate build` wrote.
 
-    The library of any engine that has kernels for the CPU will do. Ops with tensors of strings are left out, because
+    The library of any engine that has kernels for the CPU will do. One with CUDA kernels takes tensors on GPUs too, on
+    the stream that TVM-FFI has for them. Ops with tensors of strings are left out, because
     DLPack has none. Raises ImportError if it can't be loaded.
     """
     library = _load(path)

@@ -23,6 +23,7 @@ OPS = [folder.path.name for folder in op_folders(SOURCE / "ops") if folder.has_c
 if not ALL:
     OPS = ["layer_norm", "mish", "multi_class_nms", "my_add", "voxelize"]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
+TVM_HOST = Path(__file__).parent / "tvm_host" / "host.cpp"
 
 
 def onnxruntime_include() -> Path | None:
@@ -60,6 +61,7 @@ def _build(folder: Path, source: Path, ops: Path | None, kernels: Sequence[str] 
         ops=ops,
         tensorrt=tensorrt_include() or "",
         onnxruntime=onnxruntime,
+        tvm=TVM_HOST,
         batch=1 if ALL else 14,
         kernels=kernels,
     )

@@ -82,10 +82,11 @@ class Way:
 #: How many of the large cases of an op `make test` takes for each choice of dtypes.
 _LARGE = 3
 
-#: Through the adapters, the kernels run as ONNX Runtime and TensorRT call them.
+#: Through the adapters, the kernels run as ONNX Runtime, TensorRT and TVM-FFI call them.
 ONNX_RUNTIME, PLUGINS = Way(("--onnxruntime", ""), small=1), Way(("--plugins", ""), seed=3, small=1)
 WAYS = [Way(("--unaligned", "--padded"), seed=7), Way(("--graph",), small=3), Way(("--streams", "--exact"), small=3)]
 WAYS += [Way(("--written",), small=1)]
+WAYS += [Way(("--tvm", ""), seed=3, small=1)]
 WAYS += [Way(), Way(seed=1)] if ALL else []
 WAYS += [ONNX_RUNTIME] if onnxruntime_include() else []
 WAYS += [PLUGINS] if tensorrt_include() else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import subprocess
@@ -280,5 +281,55 @@ def test_functions_of_jax(library):
     my_add, leaky_relu = (jax.ffi.ffi_call(f"opgate.{name}", alike) for name in ("my_add", "leaky_relu"))
     y = jax.jit(lambda a, b: leaky_relu(my_add(a, b) * 1, alpha=F32(0.5)))(a, a)
     np.testing.assert_array_equal(y, np.where(a >= 0, 3 * a, 1.5 * a))
-    with pytest.raises(Exception, match=r"opgate::MyAdd: input 'b': expected T\[...\] with ... = \[2, 3\], got f32\[6\]"):
+    with pytest.raises(
+        Exception, match=r"opgate::MyAdd: input 'b': expected T\[...\] with ... = \[2, 3\], got f32\[6\]"
+    ):
         jax.block_until_ready(my_add(a, a.reshape(6)))
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
+
+
+class _Tensor(ctypes.Structure):
+    """DLManagedTensor of DLPack."""
+
+    _fields_ = [
+        *(("data", ctypes.c_void_p), ("device", _Device), ("rank", ctypes.c_int), ("code", ctypes.c_uint8)),
+        *(("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("dims", ctypes.POINTER(ctypes.c_int64))),
+        *(("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64), ("owner", ctypes.c_void_p)),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+class Claimed:
+    """A tensor that says that it lies on a device of DLPack. Nothing may read it."""
+
+    def __init__(self, kind: int, number: int) -> None:
+        self._device = (kind, number)
+        self._dims = (ctypes.c_int64 * 1)(3)
+        self._tensor = _Tensor(1 << 20, _Device(kind, number), 1, 2, 32, 1, self._dims, None, 0, None, None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self._tensor), b"dltensor", None)
+
+
+@pytest.mark.parametrize(
+    "device, message",
+    [
+        ((2, 1), r"expected tensors on the CPU, got one on cuda:1: this library has no CUDA kernels"),
+        ((10, 0), r"input 'a': expected a tensor on the CPU, got one on DLPack's device 10"),
+    ],
+)
+def test_tensors_on_other_devices(library, device, message):
+    """tests/ops_build/tvm_host plays TVM-FFI for those on CUDA."""
+    ops = opgate.tvm_ffi.load(library)
+    with pytest.raises(ValueError, match=f"opgate::MyAdd: {message}"):
+        ops.my_add(Claimed(*device), Claimed(*device))
+    with pytest.raises(ValueError, match=r"input 'b': expected a tensor on the CPU, got one on"):
+        ops.my_add(np.zeros(3, F32), Claimed(*device))

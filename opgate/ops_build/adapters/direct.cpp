@@ -51,14 +51,16 @@ void* aligned_memory(std::size_t bytes) {
   return memory;
 }
 
-KernelCache* kernels_of(const Op& op) {
-  if (!op.kernel(Device::cpu).prepare) return nullptr;
-  static auto& caches = []() -> std::map<const Op*, KernelCache>& {
-    auto& caches = *new std::map<const Op*, KernelCache>;  // never freed, as the threads
-    for (const Op& known : Table::instance().ops()) caches.try_emplace(&known, kPreparedKernels);
+KernelCache* kernels_of(const Op& op, Device device) {
+  if (!op.kernel(device).prepare) return nullptr;
+  static auto& caches = []() -> std::map<std::pair<const Op*, Device>, KernelCache>& {
+    auto& caches = *new std::map<std::pair<const Op*, Device>, KernelCache>;  // never freed, as the threads
+    for (const Op& known : Table::instance().ops()) {
+      for (const Device each : {Device::cpu, Device::cuda}) caches.try_emplace({&known, each}, kPreparedKernels);
+    }
     return caches;
   }();
-  return &caches.at(&op);
+  return &caches.at({&op, device});
 }
 
 }  // namespace opgate

@@ -32,6 +32,6 @@ class DirectEngine : public Engine {
 void* aligned_memory(std::size_t bytes);
 
 /// The prepared kernels of an op, nullptr if its kernel doesn't prepare. A call has no node that could hold them.
-KernelCache* kernels_of(const Op& op);
+KernelCache* kernels_of(const Op& op, Device device = Device::cpu);
 
 }  // namespace opgate

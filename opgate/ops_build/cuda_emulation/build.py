@@ -93,6 +93,7 @@ def build(
     domain: str = "opgate",
     tensorrt: Path | str = "",
     onnxruntime: tuple[Path, Path] | None = None,
+    tvm: Path | str = "",
     batch: int = 1,
     kernels: Collection[str] = (),
 ) -> Path:
@@ -100,7 +101,8 @@ def build(
 
     `source` is the folder ops_build, or a copy with other kernels. `ops` is a folder of ops, by default that of
     `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
-    the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
+    the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter. `tvm`
+    is a source that plays TVM-FFI: with it the program has its functions.
     `batch` kernels are compiled together. With `kernels` the program has the kernels of these ops only. Raises
     BuildError with the compiler's messages if the build fails.
     """
@@ -119,6 +121,7 @@ def build(
         f"-DTENSORRT_INCLUDE={tensorrt}",
         f"-DONNXRUNTIME_INCLUDE={include}",
         f"-DONNXRUNTIME_HOST={host}",
+        f"-DTVM_HOST={tvm}",
         f"-DBATCH={batch}",
         *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]

@@ -7,11 +7,15 @@
 // An absent input is None, a variadic one an array of tensors. An attribute that is None or left out has its default.
 // If a tensor follows the inputs, it is the first output, and the kernel writes to it; None is an output that nobody
 // wants. Otherwise the function returns new tensors: one, or an array of them.
+//
+// Tensors lie on the CPU, or all on one CUDA device, apart from `const` inputs, which the host reads. On CUDA a call is
+// work on the stream that TVM-FFI has for the device.
 #include <atomic>
 #include <deque>
 #include <thread>
 
 #include "adapters/direct.h"
+#include "cuda_functions.h"
 #include "op_call/data_types.h"
 #include "op_call/running_op.h"
 #include "op_call/tvm_ffi.h"
@@ -33,6 +37,8 @@ struct Runtime {
               Value* result) = runtime<int(void*, Value*, std::int32_t, Value*)>("TVMFFIFunctionCall");
   int (*take_tensor)(ManagedTensor* from, std::int32_t alignment, std::int32_t contiguous, void** tensor) =
       runtime<int(ManagedTensor*, std::int32_t, std::int32_t, void**)>("TVMFFITensorFromDLPack");
+  void* (*stream)(std::int32_t kind,
+                  std::int32_t device) = runtime<void*(std::int32_t, std::int32_t)>("TVMFFIEnvGetStream");
 
   bool complete() const { return release && set_error && create_function && find_function && call && take_tensor; }
 };
@@ -142,8 +148,29 @@ std::string types_text(const Signature& signature, const ElementType& type) {
   return text;
 }
 
+// The devices of DLPack.
+constexpr std::int32_t kCpu = 1, kCuda = 2, kCudaHost = 3;
+
+/// Where a call runs.
+struct Place {
+  Device device = Device::cpu;
+  std::int32_t ordinal = 0;
+
+  bool holds(const OpgateTensor& tensor) const {
+    if (device == Device::cpu) return tensor.device.type == kCpu || tensor.device.type == kCudaHost;
+    return tensor.device.type == kCuda && tensor.device.id == ordinal;
+  }
+  std::string text() const { return device == Device::cpu ? "the CPU" : "cuda:" + std::to_string(ordinal); }
+};
+
+std::string place_text(const OpgateTensor& tensor) {
+  if (tensor.device.type == kCpu || tensor.device.type == kCudaHost) return "the CPU";
+  if (tensor.device.type == kCuda) return "cuda:" + std::to_string(tensor.device.id);
+  return "DLPack's device " + std::to_string(tensor.device.type);
+}
+
 /// Checks that a kernel can read or write a tensor where it lies, and returns its dtype. `where` is "input 'x': ".
-DType checked(const OpgateTensor& tensor, const std::string& where, const std::string& types) {
+DType checked(const OpgateTensor& tensor, const Place& place, const std::string& where, const std::string& types) {
   const auto same = [&](const OpgateDataType& dtype) {
     return dtype.code == tensor.dtype.code && dtype.bits == tensor.dtype.bits && dtype.lanes == tensor.dtype.lanes;
   };
@@ -152,11 +179,8 @@ DType checked(const OpgateTensor& tensor, const std::string& where, const std::s
     throw TypeMistake(where + "expected " + types + ", got DLPack's type " + std::to_string(tensor.dtype.code) +
                       " of " + std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
   }
-  constexpr std::int32_t kCpu = 1, kCudaHost = 3;
-  if (tensor.device.type != kCpu && tensor.device.type != kCudaHost) {
-    throw ValueMistake(where + "expected a tensor on the CPU, got one on DLPack's device " +
-                       std::to_string(tensor.device.type));
-  }
+  if (!place.holds(tensor))
+    throw ValueMistake(where + "expected a tensor on " + place.text() + ", got one on " + place_text(tensor));
   const auto dtype = static_cast<DType>(found - kDataTypes.begin());
   std::int64_t step = 1;
   bool contiguous = true, empty = false;
@@ -181,17 +205,18 @@ std::span<const std::int64_t> dims_of(const OpgateTensor& tensor) {
   return {tensor.dims, static_cast<std::size_t>(tensor.rank)};
 }
 
-/// A new tensor: its memory, and its dims and strides behind what DLPack passes on.
+/// A new tensor: its memory, and its dims and strides behind what DLPack passes on. `stream` is that of a call on CUDA.
 struct NewTensor {
   ManagedTensor managed{};
   std::vector<std::int64_t> dims, strides;
 
-  NewTensor(DType dtype, std::span<const std::int64_t> given)
+  NewTensor(DType dtype, std::span<const std::int64_t> given, const Place& place, void* stream)
       : dims(given.begin(), given.end()), strides(given.size(), 1) {
     for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
-    void* const memory = aligned_memory(std::max<std::size_t>(bytes_of(dtype, given), 1));
-    managed.tensor = {memory,
-                      {1, 0},
+    const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype, given), 1);
+    const bool on_cpu = place.device == Device::cpu;
+    managed.tensor = {on_cpu ? aligned_memory(bytes) : cuda_functions->allocate(bytes, stream),
+                      {on_cpu ? kCpu : kCuda, place.ordinal},
                       static_cast<std::int32_t>(dims.size()),
                       kDataTypes[static_cast<std::size_t>(dtype)],
                       dims.data(),
@@ -202,7 +227,13 @@ struct NewTensor {
   }
   NewTensor(const NewTensor&) = delete;
   NewTensor& operator=(const NewTensor&) = delete;
-  ~NewTensor() { std::free(managed.tensor.data); }
+  ~NewTensor() {
+    if (managed.tensor.device.type == kCpu) {
+      std::free(managed.tensor.data);
+    } else {
+      cuda_functions->release_in_the_end(managed.tensor.data);
+    }
+  }
 };
 
 /// An object of TVM's that is released in the end.
@@ -230,11 +261,16 @@ class Handle {
 /// How many threads a call may use.
 std::atomic<std::size_t> threads = std::thread::hardware_concurrency();
 
-class TvmEngine final : public DirectEngine {
+class TvmEngine : public DirectEngine {
  public:
   /// Outputs that are `given` are written to. If none is, those that are `wanted`, a bit for each, are new.
-  TvmEngine(const Signature& signature, std::span<const Value> given, std::uint64_t wanted)
-      : DirectEngine(threads), signature_(signature), given_(given), wanted_(wanted), made_(signature.outputs.size()) {}
+  TvmEngine(const Signature& signature, std::span<const Value> given, std::uint64_t wanted, const Place& place = {})
+      : DirectEngine(threads),
+        signature_(signature),
+        given_(given),
+        wanted_(wanted),
+        place_(place),
+        made_(signature.outputs.size()) {}
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     if (!given_.empty()) {
@@ -242,13 +278,18 @@ class TvmEngine final : public DirectEngine {
       if (tensor) mistake_ = written(index, *tensor, dtype, dims, *data);
       return mistake_ ? Status::invalid("an output doesn't fit") : Status();
     }
-    if (!(wanted_ >> index & 1)) return {};
-    auto made = std::make_unique<NewTensor>(dtype, dims);
+    if (!wants(index)) return {};
+    auto made = std::make_unique<NewTensor>(dtype, dims, place_, stream());
     void* tensor = nullptr;
     if (tvm().take_tensor(&made->managed, 0, 0, &tensor) != 0) return Status::internal("TVM-FFI made no tensor");
     *data = made.release()->managed.tensor.data;
     made_[index] = Handle(tensor);
     return {};
+  }
+
+  /// Whether the output is given, or a new one that somebody wants.
+  bool wants(std::size_t index) const {
+    return given_.empty() ? (wanted_ >> index & 1) != 0 : index < given_.size() && tensor_of(given_[index]) != nullptr;
   }
 
   /// Throws what is wrong with an output that was given.
@@ -284,7 +325,7 @@ class TvmEngine final : public DirectEngine {
                              std::span<const std::int64_t> dims, void*& data) const {
     try {
       const std::string where = "output '" + signature_.outputs[index].name + "': ";
-      const DType given = checked(tensor, where, std::string(name_of(dtype)));
+      const DType given = checked(tensor, place_, where, std::string(name_of(dtype)));
       const std::string message = where + "expected " + std::string(name_of(dtype)) + dims_text(dims) + ", got " +
                                   std::string(name_of(given)) + dims_text(dims_of(tensor));
       if (given != dtype) throw TypeMistake(message);
@@ -299,8 +340,63 @@ class TvmEngine final : public DirectEngine {
   const Signature& signature_;
   std::span<const Value> given_;
   std::uint64_t wanted_;
+  Place place_;
   std::vector<Handle> made_;
   std::exception_ptr mistake_;
+};
+
+/// A call on a CUDA device, which is selected meanwhile. An output with a size that only the kernel knows is written to
+/// scratch memory and then copied.
+class TvmCudaEngine final : public TvmEngine {
+ public:
+  TvmCudaEngine(const Signature& signature, std::span<const Value> given, std::uint64_t wanted, const Place& place)
+      : TvmEngine(signature, given, wanted, place),
+        stream_(tvm().stream ? tvm().stream(kCuda, place.ordinal) : nullptr),
+        ordinal_(place.ordinal),
+        before_(cuda_functions->select(place.ordinal)) {}
+  TvmCudaEngine(const TvmCudaEngine&) = delete;
+  TvmCudaEngine& operator=(const TvmCudaEngine&) = delete;
+  ~TvmCudaEngine() override {
+    for (void* const memory : scratch_) cuda_functions->release(memory, stream_);
+    cuda_functions->select(before_);
+  }
+
+  void* scratch(std::size_t bytes) override {
+    scratch_.reserve(scratch_.size() + 1);
+    scratch_.push_back(cuda_functions->allocate(std::max<std::size_t>(bytes, 1), stream_));
+    return scratch_.back();
+  }
+
+  int ordinal() override { return ordinal_; }
+  void* stream() override { return stream_; }
+
+  Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
+    *sizes = sizes_ = static_cast<std::int64_t*>(scratch(count * sizeof(std::int64_t)));
+    return {};
+  }
+
+  Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    bounded_.resize(std::max(bounded_.size(), index + 1));
+    if (!wants(index)) return {};
+    *data = bounded_[index] = scratch(bytes_of(dtype, dims));
+    return {};
+  }
+
+  Status read_sizes(std::span<std::int64_t> sizes) override {
+    return cuda_functions->read(sizes.data(), sizes_, sizes.size_bytes(), stream_);
+  }
+
+  Status trim(std::size_t index, DType dtype, std::span<const std::int64_t> dims) override {
+    void* data = nullptr;
+    OPGATE_RETURN_IF_ERROR(allocate_output(index, dtype, dims, &data));
+    return data ? cuda_functions->copy(data, bounded_[index], bytes_of(dtype, dims), stream_) : Status();
+  }
+
+ private:
+  void* stream_;
+  int ordinal_, before_;
+  std::int64_t* sizes_ = nullptr;
+  std::vector<void*> scratch_, bounded_;
 };
 
 /// The function of one op.
@@ -340,14 +436,40 @@ class OpFunction {
       rest = rest.subspan(outputs.size());
       check_outputs(outputs);
     }
+    const Place place = place_of(inputs);
     std::deque<Tensor> tensors;
-    const InputPointers pointers = read_inputs(inputs, tensors);
+    const InputPointers pointers = read_inputs(inputs, place, tensors);
     Attributes attributes;
     OPGATE_RETURN_IF_ERROR(read_attributes(rest, attributes));
+    const auto call = [&](TvmEngine& engine) {
+      const Status status = invoke(op_, place.device, pointers, attributes, engine, kernels_of(op_, place.device));
+      engine.check();
+      return status.ok() ? engine.give(result) : status;
+    };
+    if (place.device == Device::cuda) {
+      TvmCudaEngine engine(signature_, outputs, wanted_, place);
+      return call(engine);
+    }
     TvmEngine engine(signature_, outputs, wanted_);
-    const Status status = invoke(op_, Device::cpu, pointers, attributes, engine, kernels_of(op_));
-    engine.check();
-    return status.ok() ? engine.give(result) : status;
+    return call(engine);
+  }
+
+  /// The device of the first input that isn't `const`. Throws ValueMistake if the op has no kernel for it.
+  Place place_of(std::span<const Value> inputs) const {
+    const OpgateTensor* first = nullptr;
+    for (std::size_t i = 0; i < inputs.size() && !first; ++i) {
+      if (signature_.inputs[i].host) continue;
+      const auto elements = elements_of(inputs[i]);
+      first = tensor_of(elements && !elements->empty() ? elements->front() : inputs[i]);
+    }
+    const Place place = first && first->device.type == kCuda ? Place{Device::cuda, first->device.id} : Place{};
+    if (place.device == Device::cuda && !cuda_functions)
+      throw ValueMistake("expected tensors on the CPU, got one on " + place.text() +
+                         ": this library has no CUDA kernels");
+    if (!op_.has_kernel(place.device))
+      throw ValueMistake("expected tensors on " + std::string(place.device == Device::cuda ? "the CPU" : "CUDA") +
+                         ", for which the op has its kernel, got one on " + place.text());
+    return place;
   }
 
   void check_outputs(std::span<const Value> outputs) const {
@@ -362,16 +484,17 @@ class OpFunction {
     }
   }
 
-  InputPointers read_inputs(std::span<const Value> given, std::deque<Tensor>& tensors) const {
+  InputPointers read_inputs(std::span<const Value> given, const Place& call, std::deque<Tensor>& tensors) const {
     InputPointers pointers;
     std::vector<std::optional<DType>> bound(signature_.type_variables.size());
     const auto read = [&](const Input& declared, const Value& value) {
       const std::string where = "input '" + declared.name + "': ", types = types_text(signature_, declared.type);
       const OpgateTensor* const tensor = tensor_of(value);
       if (!tensor) throw TypeMistake(where + "expected a tensor of " + types + ", got " + kind_name(value));
-      const DType dtype = checked(*tensor, where, types);
+      const Place place = declared.host ? Place{} : call;
+      const DType dtype = checked(*tensor, place, where, types);
       check_type(declared, dtype, bound, where);
-      pointers.push_back(&tensors.emplace_back(data_of(*tensor), dtype, dims_of(*tensor), Device::cpu, declared.name));
+      pointers.push_back(&tensors.emplace_back(data_of(*tensor), dtype, dims_of(*tensor), place.device, declared.name));
     };
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const Input& declared = signature_.inputs[i];
@@ -434,7 +557,8 @@ const Op& op_named(const Value* arguments, std::int32_t count) {
   const Op* const op = Table::instance().find(*name);
   const std::string library = "the library of " + std::string(Table::domain());
   if (!op) throw ValueMistake(library + " has no op " + *name);
-  if (!op->has_kernel(Device::cpu)) throw ValueMistake(full_name(*op) + " has no kernel for the CPU");
+  if (!op->has_kernel(Device::cpu) && !op->has_kernel(Device::cuda))
+    throw ValueMistake(full_name(*op) + " has no kernel in this library");
   const auto strings = [](const auto& tensor) { return tensor.type.variable < 0 && tensor.type.dtype == DType::str; };
   if (std::ranges::any_of(op->signature.inputs, strings) || std::ranges::any_of(op->signature.outputs, strings)) {
     throw ValueMistake(full_name(*op) + " has tensors of strings, which DLPack doesn't have");
