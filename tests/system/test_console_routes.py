@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import itertools
 import json
 import shutil
 import signal
@@ -130,7 +131,7 @@ def test_the_stream_begins_with_everything_and_goes_on_with_what_changes(server)
         assert len(after["double"]["request_counts"]) == len(hello["bounds_s"]) + 1
         assert set(after) == {"double"}
         assert [request["code"] for request in seen[-4:]] == ["200", "200", "200", "400"]
-        assert "'z'" in seen[-1]["error"] and [phase["name"] for phase in seen[-2]["phases"]][0] == "read"
+        assert "'z'" in seen[-1]["error"] and seen[-2]["phases"][0]["name"] == "read"
 
 
 def test_the_phases_of_a_request_follow_each_other(server):
@@ -139,7 +140,7 @@ def test_the_phases_of_a_request_follow_each_other(server):
     newest = found["requests"][0]
     assert newest["model"] == "pipeline" and [step["model"] for step in newest["steps"]] == ["double", "double"]
     for phases in (newest["phases"], *(step["phases"] for step in newest["steps"])):
-        for one, other in zip(phases, phases[1:], strict=False):
+        for one, other in itertools.pairwise(phases):
             assert other["begin_us"] >= one["begin_us"] + one["us"] - 0.01
     total = sum(phase["us"] for phase in newest["phases"])
     assert total <= newest["ms"] * 1000 + 50

@@ -101,10 +101,10 @@ def build(
 
     `source` is the folder ops_build, or a copy with other kernels. `ops` is a folder of ops, by default that of
     `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
-    the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter. `tvm`
-    is a source that plays TVM-FFI: with it the program has its functions.
-    `batch` kernels are compiled together. With `kernels` the program has the kernels of these ops only. Raises
-    BuildError with the compiler's messages if the build fails.
+    the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
+    `tvm` is a source that plays TVM-FFI: with it the program has its functions. `batch` kernels are compiled together.
+    With `kernels` the program has the kernels of these ops only. Raises BuildError with the compiler's messages if the
+    build fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
