@@ -166,6 +166,30 @@ def test_a_model_that_goes_and_comes(server):
         events.until(lambda tick: models_of(tick).get("other", {}).get("state") == "READY")
 
 
+def test_models_that_nobody_has_loaded(repository, tmp_path):
+    copied = tmp_path / "repository"
+    shutil.copytree(repository, copied)
+    options = ("--model-control-mode", "explicit", "--load-model", "double")
+    with running(copied, *options) as server, stream(server) as events:
+        events.event()
+        first = models_of(events.event()[1])
+        assert {name: row["state"] for name, row in first.items()} == {
+            "double": "READY",
+            "other": "NOT LOADED",
+            "bare": "NOT LOADED",
+            "pipeline": "NOT LOADED",
+        }
+        assert ask(server, "/v2/repository/models/other/load", {})[0] == 200
+        tick = events.until(lambda tick: models_of(tick).get("other", {}).get("state") == "READY")
+        assert ["other", ""] in tick["gone"] or all(name != "other" for name, _ in tick["gone"])
+        with stream(server) as later:
+            later.event()
+            rows = [row for row in later.event()[1]["models"] if row["name"] == "other"]
+            assert [(row["version"], row["state"]) for row in rows] == [("1", "READY")]
+        shutil.rmtree(copied / "bare")
+        events.until(lambda tick: ["bare", ""] in tick["gone"])
+
+
 @pytest.mark.parametrize(
     "headers, host",
     [

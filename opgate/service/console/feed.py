@@ -67,7 +67,8 @@ class Feed:
         self._requests: deque[dict[str, Any]] = deque(maxlen=_MOST_REQUESTS)
         self._lines: deque[dict[str, Any]] = deque(maxlen=_MOST_LINES)
         self._server: dict[str, Any] = {}
-        self._told = 0.0
+        self._told = self._listed = 0.0
+        self._unknown: set[Key] = set()  # models of the repositories that nobody has loaded
 
     def hello(self, why_not: str) -> dict[str, Any]:
         """Returns what doesn't change. `why_not` says why the client may not load models, "" if it may."""
@@ -183,11 +184,15 @@ class Feed:
                 rows[key] = row
             requests += [{**request, "pid": part["pid"]} for request in part["requests"]]
             lines += part["log"]
+        changed |= await self._list()
         gone = []
         for key in changed:
             of_processes = [rows[key] for rows in self._rows.values() if key in rows]
             if of_processes:
                 self._models[key] = add_rows(of_processes)
+            elif key in self._unknown:
+                state = "LOADING" if key[0] in self._gateway.control.loading else "NOT LOADED"
+                self._models[key] = {"name": key[0], "version": "", "state": state, "reason": ""}
             elif self._models.pop(key, None) is not None:
                 gone.append(key)
         requests.sort(key=lambda request: request["at"])
@@ -207,6 +212,18 @@ class Feed:
             "requests": requests[-_MOST_REQUESTS:],
             "log": lines,
         }
+
+    async def _list(self) -> set[Key]:
+        """Looks now and then for models that nobody has loaded. Returns those that changed."""
+        now = time.monotonic()
+        control = self._gateway.control
+        before = self._unknown
+        if control.is_explicit and now - self._listed >= _IDLE_SECONDS:
+            self._listed = now
+            self._unknown = {(row[0], "") for row in await control.index(False) if not row[2]}
+        known = {name for rows in self._rows.values() for name, _ in rows}
+        self._unknown = {key for key in self._unknown if key[0] not in known}
+        return {key for key in self._unknown if key[0] in control.loading} | (before ^ self._unknown)
 
     def _of_server(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         totals = {name: sum(part["totals"][name] for part in parts) for name in parts[0]["totals"]} if parts else {}

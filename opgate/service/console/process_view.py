@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from opgate.service.console.processes import read_process
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.control import ModelControl
 from opgate.service.telemetry.logs import extra_fields
 from opgate.service.telemetry.recent_requests import RecentRequests
 
@@ -42,6 +43,9 @@ class Gateway(Protocol):
 
     @property
     def catalog(self) -> Catalog: ...
+
+    @property
+    def control(self) -> ModelControl: ...
 
     @property
     def budget(self) -> Budget: ...
@@ -151,8 +155,10 @@ class ProcessView:
         self._stamp += 1
         statistics = {(m.spec.name, m.spec.version): m.statistics for m in self._gateway.catalog.models()}
         rows, seen = [], {}
-        for name, version, state, reason in self._gateway.catalog.index():
+        loading = self._gateway.control.loading
+        for name, version, settled, why in self._gateway.catalog.index():
             key = (name, version)
+            state, reason = ("LOADING", "") if name in loading and settled != "READY" else (settled, why)
             counted = statistics.get(key)
             now: tuple[Any, ...] = (state, reason)
             if counted is not None:

@@ -53,6 +53,7 @@ class ModelControl:
         self._removes_files = settings.workers == 1
         self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
+        self.loading: frozenset[str] = frozenset()  # the models that somebody wants to have loaded, and aren't yet
 
     async def load(self, name: str, override: Override, agree: Agree = alone) -> list[str]:
         """Loads a model as its files are now, and the models of its steps if it is an ensemble.
@@ -68,6 +69,7 @@ class ModelControl:
             async with self._lock:
                 outcomes: dict[str, Outcome] = {}
                 try:
+                    self.loading = frozenset((name,))
                     outcomes = await self._off_loop(lambda: self._load([name], override))
                     error = _failure(name, outcomes[name])
                 except ServingError as raised:
@@ -87,6 +89,7 @@ class ModelControl:
                     self._keep_folder(name, override)
                     kept = True
         finally:
+            self.loading = frozenset()
             if not kept and self._removes_files:
                 override.remove()
         if error is not None:
@@ -259,7 +262,11 @@ class ModelControl:
             changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
             gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
             if changed:
-                self._catalog.take(await self._off_loop(lambda: self._load(changed)))
+                self.loading = frozenset(changed)
+                try:
+                    self._catalog.take(await self._off_loop(lambda: self._load(changed)))
+                finally:
+                    self.loading = frozenset()
             self._seen = stamps
             for entry in gone:
                 users = self._catalog.users_of([entry.name])
