@@ -31,6 +31,8 @@ _ALIVE_SECONDS = 15.0
 _MOST_BEHIND = 8
 _MOST_WATCHERS = 256
 _MOST_REQUESTS = 100
+# A tick has so many of them at most: each goes to every console.
+_MOST_OF_TICK = 25
 _MOST_LINES = 500
 # Settings that are limits of all requests.
 _LIMITS = (
@@ -209,8 +211,8 @@ class Feed:
             "models": [self._models[key] for key in sorted(changed) if key in self._models],
             "gone": gone,
             "server": self._server,
-            "requests": requests[-_MOST_REQUESTS:],
-            "log": lines,
+            "requests": requests[-_MOST_OF_TICK:],
+            "log": lines[-_MOST_REQUESTS:],
         }
 
     async def _list(self) -> set[Key]:
