@@ -115,7 +115,7 @@ def op_py(folder: Path, text: str) -> Path:
 @pytest.fixture(scope="session")
 def options(library):
     options = out_of_tree(OPS, DEFAULT_OUTPUT.parent / "python_ops")
-    build(replace(options, engines=("onnxruntime", "torch", "tensorflow"), cuda=""), silent)
+    build(replace(options, engines=("onnxruntime", "torch", "tensorflow", "litert"), cuda=""), silent)
     return options
 
 
