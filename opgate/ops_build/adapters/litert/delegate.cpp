@@ -49,7 +49,9 @@ TfLiteStatus invoke_kernel(TfLiteContext* context, TfLiteNode* node) {
 TfLiteStatus find_nodes(TfLiteContext* context, std::vector<int>& found) {
   TfLiteIntArray* plan = nullptr;
   if (context->GetExecutionPlan(context, &plan) != kTfLiteOk) return kTfLiteError;
-  const std::vector<int> nodes(plan->data, plan->data + plan->size);
+  std::vector<int> nodes;
+  for (int i = 0; i < plan->size; ++i)
+    nodes.push_back(plan->data[i]);  // -Wfree-nonheap-object warns of a range in GCC 12
   for (const int index : nodes) {
     TfLiteNode* node = nullptr;
     TfLiteRegistration* registration = nullptr;
