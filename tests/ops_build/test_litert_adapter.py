@@ -81,7 +81,10 @@ def test_cases_of_every_op(path: Path) -> None:
     """Few cases of each op and dtype, or all with OPGATE_TEST_ALL."""
     engine, failures, tried = LiteRtEngine(path), [], 0
     for op, types, cases in chosen_cases(read_table(path), OPS, everything=ALL):
-        assert engine.refusal(op, types) is None
+        refused = engine.refusal(op, types)
+        assert (refused is None) == ("str" not in op.tensor_types), op.name
+        if refused:
+            continue
         references = References(op, folder_of(op, [OPS]))
         for case in cases:
             failure = try_case(op, references, case, types, engine)
