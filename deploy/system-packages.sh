@@ -68,6 +68,8 @@ serve | test)
     has prometheus || want prometheus
     has ip || want iproute2
     has systemd-analyze || want systemd
+    # The browser in which the console is tested.
+    has chromium || want chromium
     # perf_analyzer is linked with it.
     ldconfig -p 2>/dev/null | grep -q libb64 || want libb64-0d
     # A processor without AVX2 for the op library.
