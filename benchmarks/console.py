@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import uvloop
 
 from benchmarks.load import http_load
-from benchmarks.serve_overhead import Case, binary_request, machine, make_models
 from benchmarks.replica import cpu_seconds
+from benchmarks.serve_overhead import Case, binary_request, machine, make_models
 from tests.system.running import ROOT, Server, running
 
 CONCURRENCY = 16

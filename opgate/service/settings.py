@@ -225,6 +225,9 @@ class Settings(BaseSettings):
     rate_limit_resource: Annotated[
         str, Flag("Copies of a resource: name:count or name:count:device. May be given several times.")
     ] = ""
+    model_load_thread_count: Annotated[int, Flag("Models that are loaded side by side.")] = Field(
+        default=4, ge=1, le=256
+    )
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: Annotated[str, Flag("debug, info, warning or error.")] = Field(

@@ -802,3 +802,28 @@ def test_a_stop_does_not_wait_for_a_load(repository):
     endless(repository, "long", config=f'model_warmup [ {{ name: "w" {tensor} }} ]')
     time.sleep(1)  # a warm-up that never ends is under way
     assert started.stop() == 0
+
+
+def test_models_are_loaded_side_by_side(tmp_path):
+    """Each waits in its load for the other one."""
+    folder, met = tmp_path / "repository", tmp_path / "met"
+    met.mkdir()
+    for name, other in (("one", "two"), ("two", "one")):
+        (folder / name / "1").mkdir(parents=True)
+        tensor = '[ { name: "%s" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+        config = f'backend: "python" input {tensor % "x"} output {tensor % "y"}'
+        (folder / name / "config.pbtxt").write_text(config)
+        (folder / name / "1" / "model.py").write_text(
+            "import pathlib, time\n"
+            "class TritonPythonModel:\n"
+            "    def initialize(self, args):\n"
+            f"        met = pathlib.Path({str(met)!r})\n"
+            f"        (met / {name!r}).touch()\n"
+            f"        while not (met / {other!r}).exists():\n"
+            "            time.sleep(0.01)\n"
+            "    def execute(self, requests):\n"
+            "        return [None for _ in requests]\n"
+        )
+    with running(folder, "--allow-python-models", "--model-load-thread-count", "2") as server:
+        index = json.loads(post(f"{server.url}/v2/repository/index", b"")[1])
+        assert [row["state"] for row in index] == ["READY", "READY"], index

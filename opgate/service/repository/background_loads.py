@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Outcome:
 
 
 class Loading:
-    """Loads some models, an ensemble after the models of its steps. It may run on any thread."""
+    """Loads some models side by side, an ensemble after the models of its steps. It may run on any thread."""
 
     def __init__(
         self,
@@ -91,9 +92,14 @@ class Loading:
             for name, outcome in self._outcomes.items()
             if outcome.config is not None and outcome.config.HasField("ensemble_scheduling")
         }
-        for name, outcome in self._outcomes.items():
-            if outcome.config is not None and name not in ensembles:
-                self._load(outcome, outcome.config)
+        alone = [(o, o.config) for name, o in self._outcomes.items() if o.config is not None and name not in ensembles]
+        threads = min(self._settings.model_load_thread_count, len(alone))
+        if threads > 1:
+            with ThreadPoolExecutor(threads, "opgate-load") as pool:
+                list(pool.map(self._load, *zip(*alone, strict=True)))
+        else:
+            for outcome, config in alone:
+                self._load(outcome, config)
         for name in self._in_order(ensembles):
             self._load(self._outcomes[name], ensembles[name])
         return self._outcomes
