@@ -15,7 +15,7 @@ from opgate.ops_build.onnx.nodes import element_type, node_attributes
 from opgate.ops_build.op_table import Op
 
 OPSET = 18
-IR_VERSION = 10
+IR_VERSION = 8  # that of ONNX 1.13, which brought the opset
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import IO, Any
 
+from opgate import folders
 from opgate.child_process import ChildProcess, tied
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded, EngineSource
@@ -29,9 +31,12 @@ GUARD = {"OPGATE_GUARD": "1"}
 class EngineProcess:
     """A process with the engines of a source. It starts when something is asked, and again after it has ended."""
 
-    def __init__(self, source: EngineSource, time_limit: float = TIME_LIMIT) -> None:
+    def __init__(self, source: EngineSource, time_limit: float = TIME_LIMIT, python: Path | None = None) -> None:
+        """`python` is the interpreter of another environment, whose packages the engines then are."""
         self._source = source
         self._time_limit = time_limit
+        self._python = sys.executable if python is None else str(python)
+        self._path = [path for path in sys.path if path] if python is None else [str(folders.PACKAGE.parent)]
         self._process: ChildProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self._messages: IO[bytes] | None = None
@@ -79,11 +84,11 @@ class EngineProcess:
         self._connection, theirs = Pipe()
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
         self._process = ChildProcess(
-            tied([sys.executable, "-m", "opgate.ops_build.verification.supervision", str(theirs.fileno())]),
+            tied([self._python, "-m", "opgate.ops_build.verification.supervision", str(theirs.fileno())]),
             [theirs.fileno()],
             stdout=self._messages,
             stderr=self._messages,
-            env=os.environ | GUARD | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=os.environ | GUARD | {"PYTHONPATH": os.pathsep.join(self._path)},
         )
         theirs.close()
         self._connection.send(self._source)
@@ -121,13 +126,14 @@ class SupervisedEngine:
 
 @contextlib.contextmanager
 def supervised(
-    sources: Sequence[EngineSource], time_limit: float = TIME_LIMIT
+    sources: Sequence[EngineSource], time_limit: float = TIME_LIMIT, python: Path | None = None
 ) -> Iterator[list[SupervisedEngine | Absent]]:
     """Gives the engines of all sources, each source in a process of its own, and ends the processes afterwards.
 
-    A source whose process doesn't come up gives an Absent with the reason.
+    A source whose process doesn't come up gives an Absent with the reason. `python` is the interpreter of another
+    environment, whose packages the engines then are.
     """
-    processes = [EngineProcess(source, time_limit) for source in sources]
+    processes = [EngineProcess(source, time_limit, python) for source in sources]
     try:
         engines: list[SupervisedEngine | Absent] = []
         for process, source in zip(processes, sources, strict=True):

@@ -1,5 +1,6 @@
 // Registers the ops with ONNX Runtime, which calls RegisterCustomOps. Each op becomes an OrtCustomOp for each device
 // and each choice of dtypes for its type variables.
+#include <algorithm>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -40,7 +41,14 @@ OrtStatus* guarded(Body&& body) {
   }
 }
 
-void fill(Registered& registered) {
+/// Whether an input may be absent that has another one behind it.
+bool has_gaps(const Signature& signature) {
+  const auto& inputs = signature.inputs;
+  return std::any_of(inputs.begin(), inputs.end() - !inputs.empty(), [](const Input& input) { return input.optional; });
+}
+
+/// `infers` says whether ONNX Runtime asks for the shapes of outputs when it loads a model.
+void fill(Registered& registered, bool infers) {
   registered.version = kApiVersion;
   registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
   registered.GetExecutionProviderType = [](const OrtCustomOp* op) -> const char* {
@@ -88,6 +96,7 @@ void fill(Registered& registered) {
   registered.InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
     return guarded([&] { return named(*of(op).op, [&] { return infer_outputs(*of(op).op, context); }); });
   };
+  if (!infers) registered.InferOutputShapeFn = nullptr;
 }
 
 /// Every choice of dtypes for the type variables. The last variable changes fastest.
@@ -110,7 +119,7 @@ constexpr std::array kDevices = {Device::cpu, Device::cuda};
 constexpr std::array kDevices = {Device::cpu};
 #endif
 
-Status add(const Op& op, Device device, std::deque<Registered>& registered, OrtCustomOpDomain* domain) {
+Status add(const Op& op, Device device, bool infers, std::deque<Registered>& registered, OrtCustomOpDomain* domain) {
   std::vector<DType> chosen;
   std::vector<std::vector<DType>> all;
   choices(op.signature.type_variables, chosen, all);
@@ -119,14 +128,14 @@ Status add(const Op& op, Device device, std::deque<Registered>& registered, OrtC
     entry.op = &op;
     entry.device = device;
     entry.types = std::move(types);
-    fill(entry);
+    fill(entry, infers);
     OPGATE_RETURN_IF_ERROR(from_ort(api->CustomOpDomain_Add(domain, &entry)));
   }
   return {};
 }
 
 /// The domain with all ops. Sessions share it and may outlive every caller, so it is never released.
-Status make_domain(OrtCustomOpDomain** domain) {
+Status make_domain(const char* version, OrtCustomOpDomain** domain) {
   static std::mutex mutex;
   static OrtCustomOpDomain* shared = nullptr;
   static std::deque<Registered> registered;
@@ -137,9 +146,13 @@ Status make_domain(OrtCustomOpDomain** domain) {
       return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
     OrtCustomOpDomain* fresh = nullptr;
     OPGATE_RETURN_IF_ERROR(from_ort(api->CreateCustomOpDomain(Table::domain(), &fresh)));
+    // ONNX Runtime 1.17 and 1.18 crash before they ask for the shapes of a node without an input in the middle.
+    const bool crashes =
+        std::string_view(version).starts_with("1.17.") || std::string_view(version).starts_with("1.18.");
     for (const Op& op : table.ops()) {
+      const bool infers = !crashes || !has_gaps(op.signature);
       for (const Device device : kDevices) {
-        if (op.has_kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, registered, fresh));
+        if (op.has_kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, infers, registered, fresh));
       }
     }
     shared = fresh;
@@ -167,7 +180,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL Regist
   }
   return guarded([&]() -> Status {
     OrtCustomOpDomain* domain = nullptr;
-    OPGATE_RETURN_IF_ERROR(make_domain(&domain));
+    OPGATE_RETURN_IF_ERROR(make_domain(base->GetVersionString(), &domain));
     return from_ort(api->AddCustomOpDomain(options, domain));
   });
 }
