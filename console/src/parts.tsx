@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { get, messageOf, tokenEpoch } from "./api";
+import { ApiError, get, messageOf, tokenEpoch } from "./api";
 import { digits, percent } from "./format";
 
 export interface Resource<T> {
@@ -27,14 +27,16 @@ export function useResource<T>(path: string | null, every = 0): Resource<T> {
     const abort = new AbortController();
     let timer = 0;
     const read = async (): Promise<void> => {
+      let failed = false;
       try {
         const data = await get<T>(path, abort.signal);
         set({ path, data, error: "", loading: false });
       } catch (error) {
         if (abort.signal.aborted) return;
+        failed = error instanceof ApiError; // what the gateway refuses is not asked for again and again
         set((before) => ({ path, data: before.path === path ? before.data : null, error: messageOf(error), loading: false }));
       }
-      if (every && !abort.signal.aborted) timer = window.setTimeout(() => void read(), every);
+      if (every && !failed && !abort.signal.aborted) timer = window.setTimeout(() => void read(), every);
     };
     void read();
     return () => {
@@ -84,7 +86,7 @@ export function State({ state }: { state: string }): JSX.Element {
 
 /** The last minute as a line. */
 export function Spark({ values, label }: { values: readonly number[]; label: string }): JSX.Element {
-  const width = 120;
+  const width = 110;
   const height = 24;
   const top = Math.max(...values, 1e-9);
   const points = values.map((value, i) => {
@@ -312,7 +314,7 @@ export function Stacked({ parts, label }: { parts: Part[]; label: string }): JSX
 }
 
 /** A button that asks once more before it does something. */
-export function Twice({ children, question, act, disabled }: { children: string; question: string; act: () => void; disabled?: boolean }): JSX.Element {
+export function Twice({ children, label, question, act, disabled }: { children: string; label: string; question: string; act: () => void; disabled?: boolean }): JSX.Element {
   const [asking, setAsking] = useState(false);
   const yes = useRef<HTMLButtonElement>(null);
   useEffect(() => {
@@ -320,7 +322,7 @@ export function Twice({ children, question, act, disabled }: { children: string;
   }, [asking]);
   if (!asking) {
     return (
-      <button type="button" disabled={disabled ?? false} onClick={() => setAsking(true)}>
+      <button type="button" class="small" disabled={disabled ?? false} aria-label={label} onClick={() => setAsking(true)}>
         {children}
       </button>
     );
@@ -331,7 +333,7 @@ export function Twice({ children, question, act, disabled }: { children: string;
       <button
         ref={yes}
         type="button"
-        class="danger"
+        class="small danger"
         onClick={() => {
           setAsking(false);
           act();
@@ -339,7 +341,7 @@ export function Twice({ children, question, act, disabled }: { children: string;
       >
         {children}
       </button>
-      <button type="button" onClick={() => setAsking(false)}>
+      <button type="button" class="small" onClick={() => setAsking(false)}>
         Cancel
       </button>
     </span>

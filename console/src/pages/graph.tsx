@@ -300,11 +300,11 @@ function Picture({ layout, times, chosen, choose }: Choosing & { layout: Layout 
         <button type="button" class="small" onClick={() => step(-1)}>Previous node</button>
         <button type="button" class="small" onClick={() => step(1)}>Next node</button>
       </div>
-      <ul class="legend">
+      {layout.boxes.some((each) => each.kind === "custom") && <ul class="legend">
         <li><span class="swatch custom" aria-hidden="true" />custom op (double frame)</li>
         <li><span class="swatch h5" aria-hidden="true" />much of the time</li>
         <li><span class="swatch h2" aria-hidden="true" />little of it</li>
-      </ul>
+      </ul>}
     </div>
   );
 }

@@ -25,12 +25,12 @@ export function LoadButtons({ row, say }: { row: ModelRow; say: (text: string) =
     setBusy(false);
   };
   return (
-    <span class="row tight">
+    <span class="row tight actions">
       <button type="button" class="small" disabled={busy} aria-label={`${row.state === "READY" ? "Reload" : "Load"} ${row.name}`} onClick={() => void act("load")}>
         {row.state === "READY" ? "Reload" : "Load"}
       </button>
       {row.state === "READY" && (
-        <Twice question={`Unload ${row.name}? Its clients get errors.`} act={() => void act("unload")} disabled={busy}>
+        <Twice label={`Unload ${row.name}`} question={`Unload ${row.name}? Its clients get errors.`} act={() => void act("unload")} disabled={busy}>
           Unload
         </Twice>
       )}
@@ -47,10 +47,9 @@ export function Models(): JSX.Element {
   const shown = all.filter(([, row]) => words.every((word) => `${row.name} ${row.version} ${row.state}`.toLowerCase().includes(word)));
   const bad = all.filter(([, row]) => row.state === "UNAVAILABLE" && row.reason && row.reason !== "unloaded");
   const may = hello.value?.can_load ?? false;
-  const total = all.map(([key]) => live(key)).reduce((sum, each) => sum + each.rate + each.errors, 0);
   return (
     <>
-      <Title beside={<span class="muted num">{plural(all.length, "version")}, {rate(total)} requests/s</span>}>Models</Title>
+      <Title beside={<span class="muted num">{plural(all.length, "version")}</span>}>Models</Title>
       <Problem text={problem} />
       {bad.length > 0 && (
         <section class="note bad" aria-labelledby="not-ready">
@@ -114,7 +113,7 @@ function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; s
     <tr>
       <th scope="row">
         {row.version ? <a href={link("models", row.name, row.version)}>{row.name}</a> : row.name}{" "}
-        {row.version && <span class="muted">version {row.version}</span>}
+        {row.version && <span class="muted version">version {row.version}</span>}
       </th>
       <td data-label="State">
         <State state={row.state} />

@@ -29,6 +29,11 @@ export function Requests(): JSX.Element {
   const names = [...new Set(all.map((row) => row.model))].sort();
   const shown = all.filter((row) => (!model || row.model === model) && (!status || failed(row) === (status === "failed")));
   const chosen = opened.get(key);
+  const before = useRef(key);
+  useEffect(() => {
+    if (before.current && !key) document.querySelector("h1")?.focus(); // the request that had the focus was closed
+    before.current = key;
+  }, [key]);
   return (
     <>
       <Title>Requests</Title>
@@ -87,7 +92,7 @@ export function Requests(): JSX.Element {
                     </th>
                     <td data-label="Model">{row.model || "-"}</td>
                     <td data-label="Status">
-                      <Code2 row={row} />
+                      <Status row={row} />
                     </td>
                     <td class="num" data-label="Took">{digits(row.ms)} ms</td>
                     <td class="num" data-label="Rows">{row.rows ? count(row.rows) : "-"}</td>
@@ -113,7 +118,7 @@ function newer(shown: readonly RequestRow[]): string {
   return many === 1 ? "1 request" : `${many} requests`;
 }
 
-function Code2({ row }: { row: RequestRow }): JSX.Element {
+function Status({ row }: { row: RequestRow }): JSX.Element {
   const bad = failed(row);
   return (
     <span class={`state ${bad ? "bad" : "ok"}`}>

@@ -147,7 +147,7 @@ function Log(): JSX.Element {
               <div key={`${line.at}-${i}`} class={`line ${line.level}`}>
                 <span class="num muted">{clock(line.at)}</span> <span class="level">{MARKS[line.level] ?? "?"} {line.level}</span> <span>{line.message}</span>{" "}
                 {Object.entries(line.fields ?? {}).map(([name, value]) => (
-                  <span key={name} class="muted field">{name}={value} </span>
+                  <span key={name} class="muted">{name}={value} </span>
                 ))}
               </div>
             ))}

@@ -319,8 +319,11 @@ function FileField({ tensor, form, value, set }: { tensor: TensorInfo; form: For
           void use(event.dataTransfer?.files[0]);
         }}
       >
-        <input id={id} type="file" accept={accept} onChange={(event) => void use(event.currentTarget.files?.[0])} />
-        <p class="muted">{file ? `${file.name}, ${bytes(file.file.size)}` : `Drop ${KINDS[form.kind]} here, or choose one.`}</p>
+        <input id={id} class="hidden" type="file" accept={accept} onChange={(event) => void use(event.currentTarget.files?.[0])} />
+        <span class="row tight">
+        <label for={id} class="button small" aria-hidden="true">
+          Choose a file
+        </label>
         {form.kind === "sound" && (
           <button
             type="button"
@@ -336,6 +339,8 @@ function FileField({ tensor, form, value, set }: { tensor: TensorInfo; form: For
             {recording ? "Stop recording" : "Record"}
           </button>
         )}
+        </span>
+        <p class="muted">{file ? `${file.name}, ${bytes(file.file.size)}` : `Drop ${KINDS[form.kind]} here, or choose one.`}</p>
         {file && form.kind === "picture" && <Thumb file={file.file} />}
       </div>
       <Problem text={problem} />

@@ -216,7 +216,7 @@ export function Heard({ file, rows }: { file: Blob; rows: readonly Row[] }): JSX
 export function Points({ cloud, labels }: { cloud: Cloud; labels: readonly string[] }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [problem, setProblem] = useState("");
-  const turn = useRef({ yaw: 0.7, pitch: 0.5, zoom: 1 });
+  const turn = useRef({ yaw: 0.7, pitch: 0.5, zoom: 1.5 });
   const draw = useRef<(() => void) | null>(null);
   const drag = useRef<{ x: number; y: number } | null>(null);
   const tones = useMemo(() => colours([...new Set(labels)].sort()), [labels]);
@@ -394,8 +394,8 @@ export function Records({ rows, choose }: { rows: readonly Row[]; choose?: (plac
         <table>
           <thead>
             <tr>
-              <th scope="col" class="num">No.</th>
-              {names.map((name) => <th key={name} scope="col">{name}</th>)}
+              <th scope="col">No.</th>
+              {names.map((name) => <th key={name} scope="col" class={typeof rows[0]?.[name] === "number" ? "num" : ""}>{name}</th>)}
             </tr>
           </thead>
           <tbody>
