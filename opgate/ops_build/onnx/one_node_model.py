@@ -33,6 +33,7 @@ class _Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
+        self.between: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.feeds: dict[str, Array] = {}
@@ -57,6 +58,8 @@ class _Graph:
         """Declares the output `name` of the graph. The node writes the tensor `written`."""
         if dtype == "bf16":
             self.nodes.append(helper.make_node("Cast", [written], [name], to=TensorProto.FLOAT))
+            # ONNX Runtime 1.17 and 1.18 find no type where they ask for no shapes, see registration.cpp.
+            self.between.append(helper.make_tensor_value_info(written, TensorProto.BFLOAT16, None))
         graph_dtype = "f32" if dtype == "bf16" else dtype
         self.outputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), None))
 
@@ -92,7 +95,7 @@ def one_node_model(
     for name, written_name, dtype in zip(names, written, dtypes, strict=True):
         graph.add_output(name, written_name, dtype)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
-    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs, graph.constants)
+    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs, graph.constants, value_info=graph.between)
     model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
     return OneNodeModel(model, graph.feeds)
 
