@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 
-.PHONY: serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: versions serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 # What uses ONNX Runtime without opgate sends no usage data either.
 export ORT_DISABLE_TELEMETRY ?= 1
@@ -67,6 +67,11 @@ gpu-check:
 	else \
 	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m opgate.ops_build.gpu_check.check $(ARGS); \
 	fi
+
+# Every case of every op in many versions of engines, and the page docs/versions.md. It takes about an hour.
+versions: $(VENV)/.test build
+	$(BIN)/opgate build --arch native --engine onnxruntime --engine torch --cuda ""
+	$(BIN)/python -m tests.versions $(ARGS)
 
 # tests/fuzz/README.md says what the targets are and what becomes of what is found.
 fuzz: $(VENV)/.test build

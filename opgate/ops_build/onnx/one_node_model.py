@@ -58,7 +58,7 @@ class _Graph:
         """Declares the output `name` of the graph. The node writes the tensor `written`."""
         if dtype == "bf16":
             self.nodes.append(helper.make_node("Cast", [written], [name], to=TensorProto.FLOAT))
-            # ONNX Runtime 1.17 and 1.18 find no type where they ask for no shapes, see registration.cpp.
+            # ONNX Runtime before 1.24 finds no type where it asks for no shapes, see registration.cpp.
             self.between.append(helper.make_tensor_value_info(written, TensorProto.BFLOAT16, None))
         graph_dtype = "f32" if dtype == "bf16" else dtype
         self.outputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), None))

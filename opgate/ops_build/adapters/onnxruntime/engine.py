@@ -37,8 +37,8 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
             yield OnnxRuntimeEngine(library, device)
 
 
-#: These don't ask for the shapes of ops whose nodes may lack an input in the middle, see registration.cpp.
-_ASKS_FOR_NO_SHAPES = ort.__version__.startswith(("1.17.", "1.18."))
+#: Older ones don't ask for the shapes of ops whose nodes may lack an input in the middle, see registration.cpp.
+_ASKS_FOR_NO_SHAPES = tuple(int(number) for number in ort.__version__.split(".")[:2]) < (1, 24)
 
 
 class OnnxRuntimeEngine:

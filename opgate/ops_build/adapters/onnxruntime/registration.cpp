@@ -1,6 +1,7 @@
 // Registers the ops with ONNX Runtime, which calls RegisterCustomOps. Each op becomes an OrtCustomOp for each device
 // and each choice of dtypes for its type variables.
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -134,8 +135,17 @@ Status add(const Op& op, Device device, bool infers, std::deque<Registered>& reg
   return {};
 }
 
+/// 23 of "1.23.2"
+int minor_of(std::string_view version) {
+  int minor = 0;
+  const std::size_t point = version.find('.');
+  if (point != std::string_view::npos)
+    std::from_chars(version.data() + point + 1, version.data() + version.size(), minor);
+  return minor;
+}
+
 /// The domain with all ops. Sessions share it and may outlive every caller, so it is never released.
-Status make_domain(const char* version, OrtCustomOpDomain** domain) {
+Status make_domain(const OrtApiBase* base, OrtCustomOpDomain** domain) {
   static std::mutex mutex;
   static OrtCustomOpDomain* shared = nullptr;
   static std::deque<Registered> registered;
@@ -146,9 +156,8 @@ Status make_domain(const char* version, OrtCustomOpDomain** domain) {
       return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
     OrtCustomOpDomain* fresh = nullptr;
     OPGATE_RETURN_IF_ERROR(from_ort(api->CreateCustomOpDomain(Table::domain(), &fresh)));
-    // ONNX Runtime 1.17 and 1.18 crash before they ask for the shapes of a node without an input in the middle.
-    const bool crashes =
-        std::string_view(version).starts_with("1.17.") || std::string_view(version).starts_with("1.18.");
+    // ONNX Runtime before 1.24 crashes before it asks for the shapes of a node that lacks an input in the middle.
+    const bool crashes = minor_of(base->GetVersionString()) < 24;
     for (const Op& op : table.ops()) {
       const bool infers = !crashes || !has_gaps(op.signature);
       for (const Device device : kDevices) {
@@ -180,7 +189,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL Regist
   }
   return guarded([&]() -> Status {
     OrtCustomOpDomain* domain = nullptr;
-    OPGATE_RETURN_IF_ERROR(make_domain(base->GetVersionString(), &domain));
+    OPGATE_RETURN_IF_ERROR(make_domain(base, &domain));
     return from_ort(api->AddCustomOpDomain(options, domain));
   });
 }
