@@ -77,7 +77,7 @@ export function Waterfall({ spans, total, caption }: { spans: readonly Span[]; t
         <thead>
           <tr>
             <th scope="col">Part</th>
-            <th scope="col" class="num">Begins at</th>
+            <th scope="col" class="num begin">Begins at</th>
             <th scope="col" class="num">Takes</th>
             <th scope="col" class="lane">
               <span class="ends">
@@ -94,7 +94,7 @@ export function Waterfall({ spans, total, caption }: { spans: readonly Span[]; t
                 {span.name}
                 {span.detail && <span class="muted detail">{span.detail}</span>}
               </th>
-              <td class="num">{micros(span.begin)}</td>
+              <td class="num begin">{micros(span.begin)}</td>
               <td class="num">{micros(span.us)}</td>
               <td class="lane">
                 <span

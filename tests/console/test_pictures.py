@@ -1,0 +1,72 @@
+"""The pictures of docs/console.md. OPGATE_CONSOLE_PICTURES names a folder that gets new ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.console.conftest import add, picture, predict
+from tests.system.running import ROOT
+
+DIGITS = ROOT / "docs" / "examples" / "digits.jpg"
+#: Bytes of a picture.
+MOST = 120_000
+
+
+def test_pictures(open_page, gateway, tmp_path):
+    folder = Path(os.environ.get("OPGATE_CONSOLE_PICTURES") or tmp_path)
+    page = open_page()
+    expect(page.get_by_role("link", name="my_add")).to_be_visible()
+    seconds = 20 if os.environ.get("OPGATE_CONSOLE_PICTURES") else 1
+    for second in range(seconds):
+        for _ in range(1 + second % 4):
+            add(gateway)
+            predict(gateway, "digit_detector", DIGITS.read_bytes(), "image/jpeg")
+            predict(gateway, "digit_detector_pipeline", DIGITS.read_bytes(), "image/jpeg")
+        page.wait_for_timeout(1000)
+    take(page, folder, "models")
+
+    go(page, "models/digit_detector/1")
+    expect(page.get_by_role("heading", name="How it runs")).to_be_visible()
+    take(page, folder, "model")
+
+    go(page, "models/digit_detector/1/graph")
+    canvas = page.get_by_role("application")
+    expect(canvas).to_be_visible()
+    page.get_by_role("button", name="Next node").click()
+    take(page, folder, "graph")
+
+    go(page, "models/digit_detector/1/try")
+    page.get_by_role("button", name="digits").click()
+    expect(page.get_by_role("img", name="The picture with 8 things")).to_be_visible()
+    take(page, folder, "try")
+
+    go(page, "models/pointcloud_segmenter/1/try")
+    page.get_by_role("button", name="room").click()
+    expect(page.get_by_role("application", name="616 points")).to_be_visible()
+    take(page, folder, "points")
+
+    go(page, "requests")
+    page.get_by_role("link", name="Request to digit_detector_pipeline").first.click()
+    expect(page.get_by_role("heading", name="Request of")).to_be_visible()
+    take(page, folder, "requests")
+
+    go(page, "ops/opgate/ImagePreprocess")
+    expect(page.get_by_role("heading", name="Signature")).to_be_visible()
+    take(page, folder, "ops")
+
+    page.get_by_label("Theme").select_option("dark")
+    go(page, "server")
+    expect(page.get_by_role("heading", name="Processes")).to_be_visible()
+    take(page, folder, "server")
+
+
+def go(page, address):
+    page.evaluate("address => location.hash = '#/' + address", address)
+
+
+def take(page, folder, name):
+    page.evaluate("document.activeElement.blur()")
+    assert 5_000 < picture(page, folder / f"{name}.png") < MOST
