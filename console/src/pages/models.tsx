@@ -117,7 +117,7 @@ function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; s
       </th>
       <td data-label="State">
         <State state={row.state} />
-        {row.reason && <div class="reason">{row.reason}</div>}
+        {row.reason && row.state !== "UNAVAILABLE" && <div class="reason">{row.reason}</div>}
       </td>
       <td class="num" data-label="Requests/s">{rate(now.rate)}</td>
       <td class={`num ${now.errors > 0 ? "bad-text" : ""}`} data-label="Errors/s">{rate(now.errors)}</td>
