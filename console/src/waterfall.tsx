@@ -68,10 +68,10 @@ export const spansOfOperators = (operators: readonly Operator[], isCustom: (oper
     }));
 
 /** The spans as a table. */
-export function Waterfall({ spans, total, caption }: { spans: readonly Span[]; total: number; caption: string }): JSX.Element {
+export function Waterfall({ spans, total, caption, tall }: { spans: readonly Span[]; total: number; caption: string; tall?: boolean }): JSX.Element {
   const end = Math.max(total, ...spans.map((span) => span.begin + span.us), 1e-9);
   return (
-    <div class="scroll">
+    <div class={`scroll ${tall ? "tall" : ""}`} {...(tall ? { tabIndex: 0, role: "region", "aria-label": caption } : {})}>
       <table class="waterfall">
         <caption>{caption}</caption>
         <thead>

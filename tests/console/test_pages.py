@@ -6,12 +6,15 @@ import contextlib
 import io
 import json
 import re
+import socket
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.conftest import ALL
 from tests.console.conftest import NARROW, WIDE, add, faults, pages, predict
 from tests.service.onnx_models import batching, double
 from tests.system.running import ROOT, Server, running
@@ -322,8 +325,11 @@ class TestServer:
 
 
 class TestAnyPage:
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+    @pytest.mark.parametrize(
+        ("size", "scheme"),
+        [(WIDE, "light"), (NARROW, "dark"), *([(WIDE, "dark"), (NARROW, "light")] if ALL else [])],
+        ids=lambda value: value if isinstance(value, str) else str(value[0]),
+    )
     def test_is_accessible_and_fits(self, open_page, gateway, size, scheme):
         add(gateway)
         page = open_page("models", size, scheme)
@@ -397,6 +403,54 @@ class TestAnyPage:
         expect(page.get_by_text("73 nodes")).to_be_visible()
         assert len(loaded) > 4
         assert [url for url in loaded if not url.startswith(gateway.url)] == []
+
+
+@contextlib.contextmanager
+def below(prefix, port):
+    """Runs a proxy that takes a prefix away from the paths of requests. Yields its port."""
+
+    def pipe(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve(client):
+        head = b""
+        while b"\r\n\r\n" not in head:
+            if not (data := client.recv(65536)):
+                return client.close()
+            head += data
+        method, path, rest = head.split(b" ", 2)
+        if not path.startswith(prefix):
+            client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return client.close()
+        line, headers = rest.split(b"\r\n", 1)
+        headers = re.sub(rb"(?im)^connection:.*\r\n", b"", headers)
+        gateway = socket.create_connection(("127.0.0.1", port))
+        gateway.sendall(b"%b /%b %b\r\nConnection: close\r\n%b" % (method, path.removeprefix(prefix), line, headers))
+        threading.Thread(target=pipe, args=(client, gateway), daemon=True).start()
+        pipe(gateway, client)
+        return client.close()
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_behind_a_path_prefix(browser, gateway):
+    with below(b"/at/opgate/", gateway.http) as port, pages(browser, f"http://127.0.0.1:{port}/at/opgate") as open_page:
+        page = open_page("models/digit_detector/1/try")
+        page.get_by_role("button", name="digits").click()
+        expect(page.get_by_role("img", name="The picture with 8 things")).to_be_visible()
+        code = page.get_by_label("the request in code", exact=True)
+        expect(code).to_contain_text(f"http://127.0.0.1:{port}/at/opgate/predict/digit_detector/versions/1")
 
 
 class TestTheGatewayGoes:

@@ -20,7 +20,7 @@ def test_pictures(open_page, gateway, repository, library, tmp_path):
     folder = Path(os.environ.get("OPGATE_CONSOLE_PICTURES") or tmp_path)
     page = open_page()
     expect(page.get_by_role("link", name="my_add")).to_be_visible()
-    seconds = 20 if os.environ.get("OPGATE_CONSOLE_PICTURES") else 1
+    seconds = 20 if "OPGATE_CONSOLE_PICTURES" in os.environ else 1
     for second in range(seconds):
         for _ in range(1 + second % 4):
             add(gateway)
@@ -80,6 +80,6 @@ NO_PATHS = """folders => {
 
 def take(page, folder, name, folders):
     page.evaluate("document.activeElement.blur()")
-    page.wait_for_timeout(400)
+    page.wait_for_timeout(400 if "OPGATE_CONSOLE_PICTURES" in os.environ else 50)
     page.evaluate(NO_PATHS, folders)
     assert 5_000 < picture(page, folder / f"{name}.png", MOST) < MOST
