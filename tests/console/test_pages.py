@@ -12,12 +12,17 @@ import urllib.error
 import urllib.request
 
 import pytest
-from playwright.sync_api import expect
 
-from tests.conftest import ALL
-from tests.console.conftest import NARROW, WIDE, add, faults, pages, predict
-from tests.service.onnx_models import batching, double
-from tests.system.running import ROOT, Server, running
+from tests import skips
+
+skips.need("playwright", "axe_playwright_python")
+
+from playwright.sync_api import expect  # noqa: E402
+
+from tests.conftest import ALL  # noqa: E402
+from tests.console.browsing import NARROW, WIDE, add, faults, pages, predict  # noqa: E402
+from tests.service.onnx_models import batching, double  # noqa: E402
+from tests.system.running import ROOT, Server, running  # noqa: E402
 
 DIGITS = ROOT / "docs" / "examples" / "digits.jpg"
 
@@ -373,7 +378,7 @@ class TestAnyPage:
         expect(page.get_by_role("link", name="my_add")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="my_add")).to_be_focused()
-        page.get_by_role("link", name="Try it").focus()
+        page.get_by_role("navigation", name="Parts of my_add").get_by_role("link", name="Try it").focus()
         page.keyboard.press("Enter")
         page.get_by_role("button", name="four numbers").focus()
         page.keyboard.press("Enter")

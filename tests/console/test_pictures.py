@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from playwright.sync_api import expect
+from tests import skips
 
-from tests.console.conftest import add, picture, predict
-from tests.system.running import ROOT
+skips.need("playwright", "axe_playwright_python")
+
+from playwright.sync_api import expect  # noqa: E402
+
+from tests.console.browsing import add, picture, predict  # noqa: E402
+from tests.system.running import ROOT  # noqa: E402
 
 DIGITS = ROOT / "docs" / "examples" / "digits.jpg"
 #: Bytes of a picture.
