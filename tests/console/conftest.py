@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.onnx_models import batching, double, write_config
+from tests.service.onnx_models import batching, double, identity, write_config
 from tests.system.running import ROOT, Server, running
 
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models of this project, one that streams, and one that can't be loaded."""
+    """The models of this project, some that take a text, take a number and stream, and one that can't be loaded."""
     folder = tmp_path_factory.mktemp("console") / "repository"
     shutil.copytree(ROOT / "model_repository", folder)
     double(folder, "each", config=batching(max_batch_size=4, extra="model_transaction_policy { decoupled: true }"))
+    identity(folder, "texts", "BYTES", shape=("batch", 1), config=batching())
+    identity(folder, "number", "FP32", shape=("batch", 1), config=batching())
     write_config(folder, "broken", 'backend: "onnxruntime"\nmax_batch_size: 4\n')
     (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     return folder

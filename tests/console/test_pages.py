@@ -215,6 +215,20 @@ class TestTryIt:
         page.get_by_role("button", name="Send").click()
         expect(page.get_by_role("img", name="head as a map of 14 rows and 2000 columns")).to_be_visible()
 
+    def test_a_text(self, open_page):
+        page = open_page("models/texts/1/try")
+        page.get_by_label("x BYTES, shape [1]").fill('Zwölf "Eier"')
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("definition").filter(has_text='[Zwölf "Eier"]')).to_be_visible()
+        page.get_by_role("button", name="Python, tritonclient").click()
+        assert r"Zw\xc3\xb6lf" in run(page.get_by_label("the request in code", exact=True).text_content())
+
+    def test_a_number(self, open_page):
+        page = open_page("models/number/1/try")
+        page.get_by_label("x FP32, shape [1]").fill("2.5")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("definition").filter(has_text="[2.5]")).to_be_visible()
+
     def test_a_stream(self, open_page):
         page = open_page("models/each/1/try")
         page.get_by_label("x FP32, shape [4]").fill("[1, 2, 3, 4]")

@@ -54,14 +54,13 @@ export function Models(): JSX.Element {
       {bad.length > 0 && (
         <section class="note bad" aria-labelledby="not-ready">
           <h2 id="not-ready">{bad.length === 1 ? "1 model is not ready" : `${bad.length} models are not ready`}</h2>
-          <ul>
-            {bad.map(([key, row]) => (
-              <li key={key}>
-                <strong>{row.name}</strong>
-                {row.version && ` version ${row.version}`}: {row.reason}
-              </li>
-            ))}
-          </ul>
+          <Reasons rows={bad.slice(0, MOST_REASONS).map(([, row]) => row)} />
+          {bad.length > MOST_REASONS && (
+            <details>
+              <summary>{plural(bad.length - MOST_REASONS, "more model")}</summary>
+              <Reasons rows={bad.slice(MOST_REASONS).map(([, row]) => row)} />
+            </details>
+          )}
         </section>
       )}
       <WhyNot />
@@ -104,6 +103,21 @@ export function Models(): JSX.Element {
         </>
       )}
     </>
+  );
+}
+
+const MOST_REASONS = 4;
+
+function Reasons({ rows }: { rows: readonly ModelRow[] }): JSX.Element {
+  return (
+    <ul>
+      {rows.map((row) => (
+        <li key={`${row.name}/${row.version}`}>
+          <strong>{row.name}</strong>
+          {row.version && ` version ${row.version}`}: {row.reason}
+        </li>
+      ))}
+    </ul>
   );
 }
 
