@@ -4,6 +4,7 @@
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make fuzz    send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
 # make check   formatting, lint and types
+# make console  bundle the console from console/ into opgate/service/console/files (needs node and npm)
 # make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
 # make bench   the benchmarks; results go to benchmarks/results/
 # make soak    minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak.md
@@ -36,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 
-.PHONY: versions serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 # What uses ONNX Runtime without opgate sends no usage data either.
 export ORT_DISABLE_TELEMETRY ?= 1
@@ -84,6 +85,9 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix-only --exit-zero .
 	$(BIN)/ruff format .
 	git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format -i
+
+console:
+	cd console && npm ci --no-audit --no-fund && npm run check && npm run build
 
 models: $(VENV)/.models
 	$(BIN)/python -m models.my_add

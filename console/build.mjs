@@ -51,6 +51,7 @@ const result = await build({
   charset: "utf8",
   legalComments: "none",
   loader: { ".svg": "copy" },
+  preserveSymlinks: true, // the names must not depend on where the packages lie either
   metafile: true,
   write: false,
 });

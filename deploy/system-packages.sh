@@ -72,6 +72,8 @@ serve | test)
     has chromium || want chromium
     # perf_analyzer is linked with it.
     ldconfig -p 2>/dev/null | grep -q libb64 || want libb64-0d
+    # A browser for the tests of the console.
+    has chromium || want chromium
     # A processor without AVX2 for the op library.
     has qemu-x86_64 || want qemu-user
   fi

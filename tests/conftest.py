@@ -61,7 +61,7 @@ def examples(count: int) -> int:
 OPTIONS = BuildOptions()
 
 #: The folders whose tests start servers and wait for clocks.
-SERVED = ("deploy", "fuzz", "models", "rpc", "service", "system")
+SERVED = ("console", "deploy", "fuzz", "models", "rpc", "service", "system")
 #: The files among them whose tests build more than they serve.
 BUILT = ("test_readme", "test_wheel")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.

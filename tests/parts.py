@@ -31,6 +31,6 @@ def part_of(file: Path) -> str:
         return "engines" if folder == "ops_build" and _ENGINES.search(file.stem) else "ops"
     if folder in ("fuzz", "rpc") or (folder in ("service", "system") and _PROTOCOL.search(file.stem)):
         return "protocol"
-    if folder in ("service", "system") and not (folder == "system" and _MODELS.search(file.stem)):
+    if folder in ("console", "service", "system") and not (folder == "system" and _MODELS.search(file.stem)):
         return "gateway"
     return "models"

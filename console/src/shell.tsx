@@ -89,12 +89,16 @@ function Rail(): JSX.Element {
   );
 }
 
-/** Says that the gateway is gone, until it is back. */
+/** Says that the gateway is gone, until it is back. The seconds are not read aloud. */
 function Lost(): JSX.Element {
   const state = connection.value;
+  const lost = state.state === "lost";
   return (
-    <div aria-live="polite">
-      {state.state === "lost" && (
+    <>
+      <div role="status" class="hidden">
+        {lost && "The gateway can't be reached."}
+      </div>
+      {lost && (
         <div class="note bad banner">
           <p>
             <strong>Connection lost.</strong> {state.retry ? `Trying again in ${state.retry} s.` : "Trying again now."}{" "}
@@ -105,7 +109,7 @@ function Lost(): JSX.Element {
           </button>
         </div>
       )}
-    </div>
+    </>
   );
 }
 

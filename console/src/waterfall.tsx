@@ -68,16 +68,16 @@ export const spansOfOperators = (operators: readonly Operator[], isCustom: (oper
     }));
 
 /** The spans as a table. */
-export function Waterfall({ spans, total, caption }: { spans: readonly Span[]; total: number; caption: string }): JSX.Element {
+export function Waterfall({ spans, total, caption, tall }: { spans: readonly Span[]; total: number; caption: string; tall?: boolean }): JSX.Element {
   const end = Math.max(total, ...spans.map((span) => span.begin + span.us), 1e-9);
   return (
-    <div class="scroll">
+    <div class={`scroll ${tall ? "tall" : ""}`} {...(tall ? { tabIndex: 0, role: "region", "aria-label": caption } : {})}>
       <table class="waterfall">
         <caption>{caption}</caption>
         <thead>
           <tr>
             <th scope="col">Part</th>
-            <th scope="col" class="num">Begins at</th>
+            <th scope="col" class="num begin">Begins at</th>
             <th scope="col" class="num">Takes</th>
             <th scope="col" class="lane">
               <span class="ends">
@@ -94,7 +94,7 @@ export function Waterfall({ spans, total, caption }: { spans: readonly Span[]; t
                 {span.name}
                 {span.detail && <span class="muted detail">{span.detail}</span>}
               </th>
-              <td class="num">{micros(span.begin)}</td>
+              <td class="num begin">{micros(span.begin)}</td>
               <td class="num">{micros(span.us)}</td>
               <td class="lane">
                 <span

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { messageOf, post } from "../api";
 import { count, micros, percent, plural, seconds } from "../format";
 import { type Box, graphOf, type Layout, layOut, pathOf } from "../graph";
-import { Choice, Empty, Problem } from "../parts";
+import { Bars, Choice, Empty, Problem } from "../parts";
 import { link } from "../route";
 import { lastTried } from "../tried";
 import type { GraphNode, Operator, OpTime, ModelView } from "../types";
@@ -114,11 +114,27 @@ export function GraphTab({ view, ops }: { view: ModelView; ops: readonly OpTime[
       {operators && (
         <>
           <h2>One request, operator by operator</h2>
-          <Waterfall spans={spansOfOperators(operators, (each) => graph.nodes.some((own) => own.custom && own.name === each.name))} total={total} caption="Operators in the order in which they ran" />
+          <Kinds operators={operators} />
+          <Waterfall tall spans={spansOfOperators(operators, (each) => graph.nodes.some((own) => own.custom && own.name === each.name))} total={total} caption="Operators in the order in which they ran" />
         </>
       )}
     </>
   );
+}
+
+/** The time of the operators of each kind together, the largest first. */
+function Kinds({ operators }: { operators: readonly Operator[] }): JSX.Element {
+  const kinds = new Map<string, { us: number; number: number }>();
+  for (const each of operators) {
+    const own = kinds.get(each.op) ?? { us: 0, number: 0 };
+    kinds.set(each.op, { us: own.us + each.duration_us, number: own.number + 1 });
+  }
+  const all = operators.reduce((sum, each) => sum + each.duration_us, 0);
+  const bars = [...kinds]
+    .sort((one, other) => other[1].us - one[1].us)
+    .slice(0, 8)
+    .map(([op, { us, number }]) => ({ key: op, name: `${op}, ${plural(number, "node")}`, value: us, text: `${micros(us)}, ${percent(all ? us / all : 0)}` }));
+  return <Bars bars={bars} />;
 }
 
 function Details({ node, time, step }: { node: GraphNode; time: Time | undefined; step: boolean }): JSX.Element {

@@ -328,7 +328,6 @@ function Config({ view }: { view: ModelView }): JSX.Element {
                 <span key={i} class={line.added ? "added" : ""}>
                   {line.added ? "+ " : "  "}
                   {line.text}
-                  {"\n"}
                 </span>
               ))}
             </pre>

@@ -54,14 +54,13 @@ export function Models(): JSX.Element {
       {bad.length > 0 && (
         <section class="note bad" aria-labelledby="not-ready">
           <h2 id="not-ready">{bad.length === 1 ? "1 model is not ready" : `${bad.length} models are not ready`}</h2>
-          <ul>
-            {bad.map(([key, row]) => (
-              <li key={key}>
-                <strong>{row.name}</strong>
-                {row.version && ` version ${row.version}`}: {row.reason}
-              </li>
-            ))}
-          </ul>
+          <Reasons rows={bad.slice(0, MOST_REASONS).map(([, row]) => row)} />
+          {bad.length > MOST_REASONS && (
+            <details>
+              <summary>{plural(bad.length - MOST_REASONS, "more model")}</summary>
+              <Reasons rows={bad.slice(MOST_REASONS).map(([, row]) => row)} />
+            </details>
+          )}
         </section>
       )}
       <WhyNot />
@@ -107,6 +106,21 @@ export function Models(): JSX.Element {
   );
 }
 
+const MOST_REASONS = 4;
+
+function Reasons({ rows }: { rows: readonly ModelRow[] }): JSX.Element {
+  return (
+    <ul>
+      {rows.map((row) => (
+        <li key={`${row.name}/${row.version}`}>
+          <strong>{row.name}</strong>
+          {row.version && ` version ${row.version}`}: {row.reason}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
 function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; say: (text: string) => void }): JSX.Element {
   const now = live(id);
   return (
@@ -117,7 +131,7 @@ function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; s
       </th>
       <td data-label="State">
         <State state={row.state} />
-        {row.reason && <div class="reason">{row.reason}</div>}
+        {row.reason && row.state !== "UNAVAILABLE" && <div class="reason">{row.reason}</div>}
       </td>
       <td class="num" data-label="Requests/s">{rate(now.rate)}</td>
       <td class={`num ${now.errors > 0 ? "bad-text" : ""}`} data-label="Errors/s">{rate(now.errors)}</td>

@@ -1,8 +1,8 @@
 // Sounds: their samples, and WAV files of what was recorded.
 
-/** The samples of one channel, for a picture of the sound. */
-export async function decode(file: Blob): Promise<{ samples: Float32Array; rate: number; seconds: number }> {
-  const context = new AudioContext();
+/** The samples of one channel, at a rate in Hz if one is given. */
+export async function decode(file: Blob, rate = 0): Promise<{ samples: Float32Array; rate: number; seconds: number }> {
+  const context = new AudioContext(rate ? { sampleRate: rate } : {});
   try {
     const sound = await context.decodeAudioData(await file.arrayBuffer());
     return { samples: sound.getChannelData(0), rate: sound.sampleRate, seconds: sound.duration };
@@ -31,6 +31,9 @@ export function wav(samples: Float32Array, rate: number): Blob {
   return new Blob([view.buffer], { type: "audio/wav" });
 }
 
+// The rate that most models of speech take, and some alone.
+const SPEECH_HZ = 16000;
+
 export interface Recording {
   stop: () => Promise<Blob>;
 }
@@ -50,7 +53,7 @@ export async function record(): Promise<Recording> {
         recorder.stop();
       });
       for (const track of stream.getTracks()) track.stop();
-      const { samples, rate } = await decode(new Blob(parts, { type: recorder.mimeType }));
+      const { samples, rate } = await decode(new Blob(parts, { type: recorder.mimeType }), SPEECH_HZ);
       return wav(samples, rate);
     },
   };

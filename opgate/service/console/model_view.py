@@ -54,7 +54,7 @@ def model_view(gateway: Gateway, model: LoadedModel, entry: Entry) -> dict[str, 
         "config_text": _config_text(entry),
         "inputs": [_tensor(spec, tensor) for tensor in spec.inputs.values()],
         "outputs": [_tensor(spec, tensor) for tensor in spec.outputs.values()],
-        "streams": spec.streams,
+        "streams": spec.decoupled,
         "form": _form(model),
         "examples": list(_examples(entry)),
         "steps": [
