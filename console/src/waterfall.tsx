@@ -45,7 +45,7 @@ export function spansOf(request: RequestRow): Span[] {
     }
     step.ops?.forEach((op, j) => spans.push(ofOp(op, 3, `step${i}op${j}`)));
   });
-  if (request.ops && !request.steps.some((step) => step.ops)) request.ops.forEach((op, i) => spans.push(ofOp(op, 2, `op${i}`)));
+  if (request.ops && !request.steps.some((step) => step.ops)) request.ops.forEach((op, i) => spans.push(ofOp(op, 3, `op${i}`)));
   return spans.sort((one, other) => one.begin - other.begin || one.depth - other.depth);
 }
 

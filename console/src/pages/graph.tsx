@@ -17,11 +17,17 @@ interface Time {
   text: string;
 }
 
+/** What ONNX Runtime adds to the names of nodes whose tensors it lays out anew. */
+const LAID_OUT = /_nchwc$/;
+
 /** The time of each node by its id: of one request if that was measured, otherwise the means of the custom ops. */
 function timesOf(nodes: readonly GraphNode[], ops: readonly OpTime[], operators: readonly Operator[] | null): Map<number, Time> {
   const byName = new Map<string, number>();
   if (operators) {
-    for (const each of operators) byName.set(each.name, (byName.get(each.name) ?? 0) + each.duration_us / 1e6);
+    for (const each of operators) {
+      const name = each.name.replace(LAID_OUT, "");
+      byName.set(name, (byName.get(name) ?? 0) + each.duration_us / 1e6);
+    }
   } else for (const each of ops) if (each.count) byName.set(each.node, each.seconds / each.count);
   const total = [...byName.values()].reduce((sum, value) => sum + value, 0);
   const found = new Map<number, Time>();

@@ -142,22 +142,72 @@ function Overview({ row, view, ops }: { row: ModelRow; view: ModelView | null; o
   );
 }
 
-/** The time of each op, the slowest first. */
+interface OpRow {
+  op: string;
+  node: string;
+  nodes: number;
+  count: number;
+  mean: number; // of a call
+  p50: number;
+  p99: number;
+  total: number; // of all calls
+  share: number; // of the run
+}
+
+/** The nodes of each op together. Quantiles of several nodes are none. */
+function byOp(rows: readonly OpRow[]): OpRow[] {
+  const found = new Map<string, OpRow>();
+  for (const row of rows) {
+    const own = found.get(row.op);
+    if (!own) found.set(row.op, row);
+    else {
+      const [count, total] = [own.count + row.count, own.total + row.total];
+      found.set(row.op, { ...own, node: "", nodes: own.nodes + 1, count, total, mean: total / count, p50: NaN, p99: NaN, share: own.share + row.share });
+    }
+  }
+  return [...found.values()];
+}
+
+const FEW_NODES = 8;
+
+/** The time of each custom op, the slowest first. */
 function OpTimes({ ops, row, view }: { ops: readonly OpTime[]; row: ModelRow; view: ModelView | null }): JSX.Element {
-  const total = ops.reduce((sum, op) => sum + op.seconds, 0);
-  const [most] = [...ops].sort((one, other) => other.seconds - one.seconds);
-  const run = (row.executions ?? 0) && (row.requests ?? 0) ? (row.infer_ns ?? 0) / (row.requests ?? 1) / 1e9 : 0;
-  const shareOf = (op: OpTime): number => (run && op.count ? op.seconds / op.count / run : total ? op.seconds / total : 0);
+  const [form, setForm] = useState<"op" | "node" | null>(null);
+  const all = ops.reduce((sum, op) => sum + op.seconds, 0);
+  const run = row.requests ? (row.infer_ns ?? 0) / row.requests / 1e9 : 0;
+  const nodes = ops
+    .filter((op) => op.count > 0)
+    .map(({ op, node, count, seconds: total, p50, p99 }): OpRow => {
+      const share = run ? total / count / run : all ? total / all : 0;
+      return { op, node, nodes: 1, count, mean: total / count, p50, p99, total, share };
+    });
+  const shown = form ?? (nodes.length > FEW_NODES ? "op" : "node");
+  const sum = byOp(nodes).sort((one, other) => other.total - one.total);
+  const rows = shown === "op" ? sum : nodes.sort((one, other) => other.total - one.total);
+  const [most] = sum;
   return (
     <section>
       <h2>Time of each custom op</h2>
-      {!most || !most.count ? (
+      {!most ? (
         <p class="muted">{view?.graph?.nodes.some((node) => node.custom) ? "No op has been timed yet." : "This model uses no custom op."}</p>
       ) : (
         <>
-          <p>
-            <strong>{most.op}</strong> takes most of the time of custom ops: {percent(total ? most.seconds / total : 0)} of it.
-          </p>
+          <div class="row tools">
+            <p class="row-text">
+              <strong>{most.op}</strong> takes most: {percent(most.share)} of the run, {percent(all ? most.total / all : 0)} of the time of custom ops.
+            </p>
+            {nodes.length > sum.length && (
+              <Choice
+                label="How to list the ops"
+                value={shown}
+                choose={setForm}
+                options={[
+                  { id: "op", title: "By op" },
+                  { id: "node", title: "By node" },
+                ]}
+              />
+            )}
+          </div>
           <div class="scroll">
             <table class="cards">
               <thead>
@@ -175,33 +225,28 @@ function OpTimes({ ops, row, view }: { ops: readonly OpTime[]; row: ModelRow; vi
                 </tr>
               </thead>
               <tbody>
-                {[...ops]
-                  .sort((one, other) => other.seconds - one.seconds)
-                  .map((op) => {
-                    const share = shareOf(op);
-                    return (
-                      <tr key={`${op.op} ${op.node}`}>
-                        <th scope="row">
-                          <a href={link("ops", view?.graph?.nodes.find((node) => node.name === op.node)?.domain || "opgate", op.op)}>{op.op}</a>
-                        </th>
-                        <td data-label="Node" class="mono">{op.node}</td>
-                        <td data-label="Calls" class="num">{count(op.count)}</td>
-                        <td data-label="Mean" class="num">{seconds(op.count ? op.seconds / op.count : NaN)}</td>
-                        <td data-label="p50" class="num">{seconds(op.p50)}</td>
-                        <td data-label="p99" class="num">{seconds(op.p99)}</td>
-                        <td data-label="Share of the run" class="num">{percent(share)}</td>
-                        <td class="lane">
-                          <span class="track" aria-hidden="true">
-                            <span class="fill" style={{ width: `${Math.min(100, share * 100)}%` }} />
-                          </span>
-                        </td>
-                      </tr>
-                    );
-                  })}
+                {rows.map((each) => (
+                  <tr key={`${each.op} ${each.node}`}>
+                    <th scope="row">
+                      <a href={link("ops", view?.graph?.nodes.find((node) => node.op === each.op)?.domain || "opgate", each.op)}>{each.op}</a>
+                    </th>
+                    <td data-label="Node" class={each.nodes > 1 ? "" : "mono"}>{each.nodes > 1 ? plural(each.nodes, "node") : each.node || "-"}</td>
+                    <td data-label="Calls" class="num">{count(each.count)}</td>
+                    <td data-label="Mean" class="num">{seconds(each.mean)}</td>
+                    <td data-label="p50" class="num">{seconds(each.p50)}</td>
+                    <td data-label="p99" class="num">{seconds(each.p99)}</td>
+                    <td data-label="Share of the run" class="num">{percent(each.share)}</td>
+                    <td class="lane">
+                      <span class="track" aria-hidden="true">
+                        <span class="fill" style={{ width: `${Math.min(100, each.share * 100)}%` }} />
+                      </span>
+                    </td>
+                  </tr>
+                ))}
               </tbody>
             </table>
           </div>
-          <p class="hint">The rest of the run are operators of the engine. The tab Graph measures them for one request.</p>
+          <p class="hint">Mean, p50 and p99 are those of a call. The rest of the run are operators of the engine. The tab Graph measures them for one request.</p>
         </>
       )}
     </section>
