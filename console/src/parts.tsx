@@ -113,7 +113,7 @@ export function Meter({ label, value, most, text }: { label: string; value: numb
         <span id={id}>{label}</span>
         <span class="num">
           {text}
-          {most > 0 && ` (${percent(share)})`}
+          {most > 0 && ` (${percent(value / most)})`}
         </span>
       </div>
       <div class="track" role="meter" aria-labelledby={id} aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(share * 100)} aria-valuetext={text}>

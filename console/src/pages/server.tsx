@@ -11,7 +11,7 @@ import type { LogLine } from "../types";
 const LIMITS: Record<string, [string, (value: number) => string]> = {
   max_body_bytes: ["Largest body of a request", bytes],
   max_json_bytes: ["Largest body in JSON", bytes],
-  max_held_bytes: ["Bytes that all requests may hold", bytes],
+  max_held_bytes: ["Bytes that requests may hold, of each process", bytes],
   max_concurrent_requests: ["Requests at once, of each process", count],
   max_queue_size: ["Requests in the queue of a model", count],
   run_timeout: ["Longest run", seconds],

@@ -233,7 +233,7 @@ class Feed:
         return {
             "processes": [process for part in parts for process in part["processes"]],
             **totals,
-            "held_limit": settings.max_held_bytes,
+            "held_limit": settings.max_held_bytes * settings.workers,
             "concurrent_limit": settings.max_concurrent_requests * settings.workers,
             "memory_limit_bytes": memory_limit(),
             "machine": read_machine(),
