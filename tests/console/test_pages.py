@@ -229,6 +229,15 @@ class TestTryIt:
         page.get_by_role("button", name="Send").click()
         expect(page.get_by_role("definition").filter(has_text="[2.5]")).to_be_visible()
 
+    def test_rows_of_a_table(self, open_page, tmp_path):
+        rows = tmp_path / "rows.csv"
+        rows.write_text("x\n1.5\n2.5\n")
+        page = open_page("models/number/1/try")
+        page.get_by_text("Rows from a CSV file").click()
+        page.get_by_label("The first line names the inputs.").set_input_files(rows)
+        expect(page.get_by_role("row", name="2 [2.5]")).to_be_visible()
+        expect(page.get_by_label("the request in code", exact=True)).to_contain_text("Content-Type: text/csv")
+
     def test_a_stream(self, open_page):
         page = open_page("models/each/1/try")
         page.get_by_label("x FP32, shape [4]").fill("[1, 2, 3, 4]")

@@ -53,21 +53,21 @@ export function TryTab({ view }: { view: ModelView }): JSX.Element {
     });
   };
 
-  const go = async (given: Values): Promise<void> => {
+  const go = async (given: Values, csv?: File): Promise<void> => {
     setProblem("");
     abort.current?.abort();
     const control = new AbortController();
     abort.current = control;
-    let request: { sent: Sent; body: BodyInit; headers: Record<string, string> };
+    let request: Request;
     try {
-      const missing = required.find((tensor) => !tensor.optional && !given[tensor.name]);
+      const missing = !csv && required.find((tensor) => !tensor.optional && !given[tensor.name]);
       if (missing) throw new Error(`Choose a file for ${missing.name} first, or take an example.`);
-      request = await build(view, given, parameters, draw, streaming);
+      request = csv ? ofRows(view, csv, parameters) : await build(view, given, parameters, draw, streaming);
     } catch (error) {
       setProblem(messageOf(error));
       return;
     }
-    remember(view, given);
+    if (!csv) remember(view, given);
     setAsked({ sent: request.sent, values: given });
     setBusy(true);
     setAnswer(null);
@@ -143,6 +143,7 @@ export function TryTab({ view }: { view: ModelView }): JSX.Element {
               <TensorField key={tensor.name} view={view} tensor={tensor} value={values[tensor.name]} set={(value) => set(tensor.name, value)} />
             ),
           )}
+          {form.kind === "table" && <Rows send={(file) => void go(values, file)} />}
           {form.parameters.filter((each) => !form.files.includes(each.name)).length > 0 && (
             <details>
               <summary>Optional inputs</summary>
@@ -225,18 +226,44 @@ const tryParse = (text: string): unknown => {
   }
 };
 
+interface Request {
+  sent: Sent;
+  body: BodyInit;
+  headers: Record<string, string>;
+}
+
+/** The address of a version below /predict, with values of optional inputs in its query. */
+function predictPath(view: ModelView, given: [string, string][]): string {
+  const query = given.length ? `?${new URLSearchParams(given).toString()}` : "";
+  return `predict/${encodeURIComponent(view.name)}/versions/${encodeURIComponent(view.version)}${query}`;
+}
+
+const filled = (parameters: Record<string, string>): [string, string][] => Object.entries(parameters).filter(([, text]) => text !== "");
+
+/** The request of a CSV file, which has a row for each line. */
+function ofRows(view: ModelView, csv: File, parameters: Record<string, string>): Request {
+  const media = "text/csv";
+  const sent: Sent = {
+    path: predictPath(view, filled(parameters)),
+    accept: "",
+    body: { kind: "file", name: csv.name, media },
+    headers: [...headersWithTokens().keys()],
+  };
+  return { sent, body: csv, headers: { "Content-Type": media } };
+}
+
 async function build(
   view: ModelView,
   values: Values,
   parameters: Record<string, string>,
   draw: boolean,
   streaming: boolean,
-): Promise<{ sent: Sent; body: BodyInit; headers: Record<string, string> }> {
+): Promise<Request> {
   const name = encodeURIComponent(view.name);
-  const given = Object.entries(parameters).filter(([, text]) => text !== "");
+  const given = filled(parameters);
   const headers: Record<string, string> = draw ? { Accept: "image/*" } : {};
   const names = [...headersWithTokens().keys()];
-  const sent: Sent = { path: `predict/${name}/versions/${encodeURIComponent(view.version)}`, accept: draw ? "image/*" : "", body: { kind: "json", text: "" }, headers: names };
+  const sent: Sent = { path: predictPath(view, []), accept: draw ? "image/*" : "", body: { kind: "json", text: "" }, headers: names };
   if (streaming) {
     const body = await plainBody(view, values);
     for (const [key, text] of given) body[key] = tryParse(text);
@@ -244,12 +271,11 @@ async function build(
     sent.body = { kind: "json", text: JSON.stringify(body) };
     return { sent, body: JSON.stringify(body), headers: { ...headers, "Content-Type": "application/json" } };
   }
-  const query = given.length ? `?${new URLSearchParams(given).toString()}` : "";
   const files = Object.entries(values).filter(([, value]) => value.kind === "file");
   const [only] = files;
   if (only?.[1].kind === "file" && Object.keys(values).length === 1 && view.form.input === only[0]) {
     const media = mediaOf(only[1].file);
-    sent.path += query;
+    sent.path = predictPath(view, given);
     sent.body = { kind: "file", name: only[1].name, media };
     return { sent, body: only[1].file, headers: { ...headers, "Content-Type": media } };
   }
@@ -272,7 +298,7 @@ async function build(
     return { sent, body, headers };
   }
   const body = await plainBody(view, values);
-  sent.path += query;
+  sent.path = predictPath(view, given);
   const text = JSON.stringify(body);
   sent.body = { kind: "json", text };
   return { sent, body: text, headers: { ...headers, "Content-Type": "application/json" } };
@@ -348,6 +374,29 @@ function FileField({ tensor, form, value, set }: { tensor: TensorInfo; form: For
   );
 }
 
+/** Several rows at once, from a CSV file whose first line names the inputs. */
+function Rows({ send }: { send: (file: File) => void }): JSX.Element {
+  const id = useId();
+  return (
+    <details>
+      <summary>Rows from a CSV file</summary>
+      <label class="field" for={id}>
+        <span class="muted">The first line names the inputs. The file is sent as soon as it is chosen.</span>
+        <input
+          id={id}
+          type="file"
+          accept=".csv,text/csv"
+          onChange={(event) => {
+            const [file] = event.currentTarget.files ?? [];
+            if (file) send(file);
+            event.currentTarget.value = "";
+          }}
+        />
+      </label>
+    </details>
+  );
+}
+
 function Thumb({ file }: { file: Blob }): JSX.Element {
   const url = useMemo(() => URL.createObjectURL(file), [file]);
   useEffect(() => () => URL.revokeObjectURL(url), [url]);
@@ -402,10 +451,22 @@ function TensorField({ view, tensor, value, set }: { view: ModelView; tensor: Te
   );
 }
 
+interface Result {
+  predictions?: Row[];
+  outputs?: Record<string, unknown>;
+  error?: string;
+}
+
+/** What one of several rows got: its best record, its outputs, or its error. */
+const rowOf = (result: Result): Row => (result.error ? { error: result.error } : (result.predictions?.[0] ?? result.outputs ?? {}));
+
 function AnswerView({ answer, values, form }: { answer: Answer; values: Values; form: Form }): JSX.Element {
   const [chosen, choose] = useState<number | null>(null);
-  const content = answer.content as { predictions?: Row[]; outputs?: Record<string, unknown> } | null;
-  const rows = useMemo(() => (Array.isArray(content?.predictions) ? content.predictions : null), [content]);
+  const content = answer.content as (Result & { results?: Result[] }) | null;
+  const rows = useMemo(() => {
+    if (Array.isArray(content?.results)) return content.results.map(rowOf);
+    return Array.isArray(content?.predictions) ? content.predictions : null;
+  }, [content]);
   const outputs = content?.outputs ?? null;
   const file = Object.values(values).find((value) => value.kind === "file");
   const picture = useMemo(() => answer.picture ?? pictureOf(outputs), [answer.picture, outputs]);
