@@ -95,7 +95,9 @@ def one_node_model(
     for name, written_name, dtype in zip(names, written, dtypes, strict=True):
         graph.add_output(name, written_name, dtype)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
-    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs, graph.constants, value_info=graph.between)
+    body = helper.make_graph(
+        graph.nodes, op.name, graph.inputs, graph.outputs, graph.constants, value_info=graph.between
+    )
     model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
     return OneNodeModel(model, graph.feeds)
 
