@@ -153,6 +153,7 @@ class Gateway:
         self.tracing.tell()
         self._log_settings = log_settings
         self.all_processes = AllProcesses(self)
+        self.watching = False  # whether somebody wants to know the calls of ops in every request
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.view: View | None = None  # what this process tells the console, if there is one
@@ -275,6 +276,14 @@ class Gateway:
     def work_on_thread(self, function: Callable[[], T]) -> Future[T]:
         """Calls a function on a thread."""
         return self._threads.submit(function)
+
+    def choose(self, model: LoadedModel, request: Request) -> None:
+        """Decides before its run whether a request is traced, and whether its calls of ops are recorded."""
+        recorder = self.journal.recorder
+        if recorder is not None:
+            request.traced = recorder.takes(model.spec.name)
+        if self.watching or request.traced:
+            request.op_calls = ()
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
         """Hands a request to its model. `done` is called once with the request, maybe before this returns.

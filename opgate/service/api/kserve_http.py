@@ -20,6 +20,7 @@ from opgate.service.api.routes import Route, of_models
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
+from opgate.service.core.op_times import rows_of, sum_of
 from opgate.service.core.spec import TensorSpec
 from opgate.service.deflate import deflate
 from opgate.service.gateway import Gateway, extensions, package_version
@@ -192,6 +193,13 @@ class _Routes:
         message = await read_statistics(self._gateway, *_model_and_version(request))
         return await asyncio.to_thread(lambda: answer(to_plain(message, with_defaults=True)))
 
+    async def ops(self, request: Request) -> Response:
+        """Answers with how long the calls of a model's custom ops took, by node."""
+        spec = self._model(request).spec
+        found = await self._gateway.all_processes.run("op_times", spec.name, spec.version)
+        rows = await asyncio.to_thread(lambda: rows_of(sum_of(found)))
+        return answer({"name": spec.name, "version": spec.version, "ops": rows})
+
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
         options = await read_object(self._gateway, request, _MAX_INDEX_BYTES)
@@ -265,6 +273,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
         ("/ready", endpoints.model_ready, "health", "Whether {} is ready", ""),
         ("/config", endpoints.model_config, "model-config", "The config of {}", "Config"),
         ("/stats", endpoints.statistics, "statistics", "Statistics of {}", "Statistics"),
+        ("/ops", endpoints.ops, "statistics", "How long the custom ops of {} take", "Ops"),
     ):
         yield from of_models("GET", rest, endpoint, group, model_call(summary, schema))
     index = call("All models of the repository with their state", "repository", "Index", "IndexRequest")

@@ -19,6 +19,7 @@ from opgate.service.wire.friendly import file_input
 _JSON = "application/json"
 _TEXT = {"type": "string"}
 _SIZE = {"type": "integer", "minimum": 0}
+_SECONDS = {"type": "number", "minimum": 0}
 _SIZES = {"type": "array", "items": {"type": "integer", "minimum": -1}}
 
 
@@ -74,6 +75,17 @@ _SCHEMAS = {
     ),
     "Config": _object({"name": _TEXT, "max_batch_size": {"type": "integer"}}),
     "Statistics": _object({"model_stats": _list(_object({"name": _TEXT, "version": _TEXT}))}),
+    "Ops": _object(
+        {
+            "name": _TEXT,
+            "version": _TEXT,
+            "ops": _list(
+                _object(
+                    {"op": _TEXT, "node": _TEXT, "count": _SIZE, "seconds": _SECONDS, "p50": _SECONDS, "p99": _SECONDS}
+                )
+            ),
+        }
+    ),
     "Index": _list(_object({"name": _TEXT}, version=_TEXT, state=_TEXT, reason=_TEXT)),
     "IndexRequest": _object({}, ready=_FLAG),
     "LoadRequest": _object({}, parameters=_object({}, config={**_TEXT, "contentMediaType": _JSON})),

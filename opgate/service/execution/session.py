@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,14 @@ import onnxruntime as ort
 from opgate import folders
 from opgate.service.core.datatypes import BY_ONNX, DATATYPES
 from opgate.service.core.errors import Kind, ServingError
-from opgate.service.core.request import Array, Request
+from opgate.service.core.op_times import OpTimes
+from opgate.service.core.request import Array, OpCall, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
+from opgate.service.execution.timed_ops import TimedOps
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
 
@@ -98,6 +101,8 @@ class _Opened(Protocol):
 
     def nodes(self) -> dict[str, set[str]]: ...
 
+    def op_times(self) -> OpTimes: ...
+
     def close(self) -> None: ...
 
 
@@ -106,7 +111,13 @@ class FileSession(_Opened, Protocol):
 
     takes_requests: Literal[False]
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]: ...
 
 
 class RequestSession(_Opened, Protocol):
@@ -213,11 +224,13 @@ class Session:
             folders.load_shipped_dependencies()  # one of them may be a copy of the wheel's
         for plugins in options.tensorrt_plugins:
             _register(plugins)
+        self.ops = TimedOps(options.libraries)
         try:
-            # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
-            self._session = ort.InferenceSession(
-                str(path), sess_options=_ort_options(options), providers=providers, enable_fallback=0
-            )
+            with self.ops.owning():
+                # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
+                self._session = ort.InferenceSession(
+                    str(path), sess_options=_ort_options(options), providers=providers, enable_fallback=0
+                )
         except Exception as error:  # Exception is the only common base class of ONNX Runtime's exceptions
             raise ServingError(Kind.UNAVAILABLE, str(error).strip()) from error
         # It still leaves out a provider that it can't load.
@@ -250,6 +263,8 @@ class Session:
             memories = zip(self.inputs, self._session.get_input_memory_infos(), strict=True)
             self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
         self._arena_shrinkage = options.arena_shrinkage
+        self._last_op_times: OpTimes | None = None
+        self._closing = threading.Lock()
 
     def run_options(self) -> Any:
         """Returns options for one run. If another thread sets their `terminate`, the run ends before its next node."""
@@ -260,11 +275,21 @@ class Session:
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena_shrinkage)
         return options
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
-        """Runs the graph and returns the named outputs. `options` are those of `run_options`.
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]:
+        """Runs the graph and returns the named outputs. `options` are those of `run_options`. The calls of ops are
+        added to `calls`.
 
         Raises EngineError with the message of ONNX Runtime.
         """
+        if calls is not None:
+            with self.ops.recording(calls):
+                return self.run(outputs, feeds, options)
         if options is None and self._arena_shrinkage:
             options = self.run_options()
         for name in self._float_inputs & feeds.keys():  # so that the same request gets the same bits
@@ -323,7 +348,16 @@ class Session:
 
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""
+        with self._closing:
+            if self._last_op_times is None:
+                self._last_op_times = self.ops.read()
+                self.ops.forget()
         self._session = None
+
+    def op_times(self) -> OpTimes:
+        """Returns how long the calls of the ops took, by op and node. Any thread may ask, also after the end."""
+        with self._closing:
+            return self.ops.read() if self._last_op_times is None else self._last_op_times
 
     def nodes(self) -> dict[str, set[str]]:
         """Returns the op types of the nodes by provider, in a session on a GPU."""

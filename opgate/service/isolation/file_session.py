@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from opgate.service.core.datatypes import BY_ONNX
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import OpCall
 from opgate.service.execution.session import EngineError
+from opgate.service.execution.timed_ops import read_calls
 from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array
 from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening
@@ -111,8 +113,15 @@ class ProcessSession(WorkerSession):
         """Returns options for one run, see `_RunOptions`."""
         return _RunOptions()
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
-        """Runs the model and returns the named outputs, as views of the memory that it shares with the process.
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]:
+        """Runs the model and returns the named outputs, as views of the memory that it shares with the process. The
+        calls of ops are added to `calls`.
 
         Raises EngineError if the model fails, WorkerDiedError if its process dies, and ServingError (UNAVAILABLE) if
         the process can't run now.
@@ -124,7 +133,9 @@ class ProcessSession(WorkerSession):
                 if small is None or small.process is not process:
                     small = self._small = _SmallRuns(process)
                 try:
-                    return self._run(process, small, outputs, feeds, options)
+                    if calls is None:
+                        return self._run(process, small, outputs, feeds, options)
+                    return self._run_recorded(process, outputs, feeds, options, calls)
                 except WorkerDiedError as error:
                     if not error.unread:  # otherwise the request is not to blame
                         raise
@@ -156,6 +167,27 @@ class ProcessSession(WorkerSession):
         small.keep_result((names, data), answer[1])
         if known is None:
             process.tensors.keep(self.KEPT_BYTES)
+        return found
+
+    def _run_recorded(
+        self,
+        process: WorkerProcess,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any,
+        calls: list[OpCall],
+    ) -> list[Array]:
+        layout = Layout(list(feeds), list(feeds.values()))
+        self._write(process, layout)
+        run = self._begin(process, options)
+        question = encoded(["run", list(outputs), layout.entries, layout.end, True])
+        answer = self._last_answer(run, self._asked(run, question))
+        try:
+            calls += read_calls(answer.pop())
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._unreadable(run, error) from None
+        found = self._outputs(run, answer, outputs)
+        process.tensors.keep(self.KEPT_BYTES)
         return found
 
     def _write(self, process: WorkerProcess, layout: Layout) -> None:

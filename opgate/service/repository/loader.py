@@ -14,6 +14,7 @@ from pathlib import Path
 from opgate.cpu import usable_cores
 from opgate.service.core.checks import Limits
 from opgate.service.core.errors import ServingError
+from opgate.service.core.op_times import OpTimesOfModel
 from opgate.service.core.presentation import Presentation
 from opgate.service.core.request import Request
 from opgate.service.core.spec import PYTHON, ModelSpec
@@ -113,6 +114,7 @@ class LoadedModel:
             self._let_go = asyncio.Event()
             await self._let_go.wait()
         await self.executor.close()
+        self.statistics.op_times.close()
         for step in self.steps:
             step.release()
 
@@ -247,6 +249,7 @@ def _connect(
     warm_ups = prove(config, spec, folder, version, runs, limits, settings.run_timeout)
     statistics = ModelStatistics()
     statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
+    statistics.op_times = OpTimesOfModel(dict.fromkeys(sessions))
     statistics.workers = [session for session in sessions if isinstance(session, WorkerSession)]
     claims = _claims(config, limiter)
     if sequences is None:
