@@ -75,7 +75,8 @@ class ModelStatistics:
         "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
         "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "instances",
         "intra_op_threads", "last_ms", "load_seconds", "op_times", "output_ns", "overdue", "padded_elements",
-        "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count", "workers",
+        "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
+        "workers",
     )  # fmt: skip
 
     def __init__(self) -> None:

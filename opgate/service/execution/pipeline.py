@@ -275,7 +275,7 @@ class _Run:
         finally:
             asked.cancel()
         self._in_flight.discard(part)
-        self._note(step, part, error is not None)
+        _note(self._request, step, part, error is not None)
         self._end(error)
 
     async def _go_on(self, step: Step, response: Response) -> ServingError | None:
@@ -343,17 +343,10 @@ class _Run:
             part.op_calls = ()
         return part
 
-    def _note(self, step: Step, part: Request, failed: bool) -> None:
-        """Notes for traces what a request of a step did."""
-        request, calls = self._request, part.op_calls or ()
-        request.steps = (*request.steps, StepRun(step.spec.name, part.times(), failed, calls))
-        if request.op_calls is not None:
-            request.op_calls = (*request.op_calls, *calls)
-
     def _part_done(self, step: Step, results: list[dict[str, Array] | None], index: int, part: Request) -> None:
         """Takes the result of a request of a step, and goes on when `results` has those of all."""
         self._in_flight.discard(part)
-        self._note(step, part, part.error is not None)
+        _note(self._request, step, part, part.error is not None)
         if self._ended:
             return
         if part.error is not None or part.result is None:
@@ -468,6 +461,14 @@ def _checked(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
     if len(want) != array.ndim or any(size not in (-1, got) for size, got in zip(want, array.shape, strict=True)):
         raise internal(f"output '{tensor.name}': expected shape {want}, got {list(array.shape)}")
     return array
+
+
+def _note(request: Request, step: Step, part: Request, failed: bool) -> None:
+    """Notes for the traces of a request what the request of a step did."""
+    calls = part.op_calls or ()
+    request.steps = (*request.steps, StepRun(step.spec.name, part.times(), failed, calls))
+    if request.op_calls is not None:
+        request.op_calls = (*request.op_calls, *calls)
 
 
 def _in_step(step: Step, error: ServingError) -> ServingError:
