@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,6 +24,7 @@ from opgate.service.core.request import Array, OpCall, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
+from opgate.service.execution.engine_profile import Operator, domains_of, read_profile
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
 from opgate.service.execution.timed_ops import TimedOps
@@ -56,7 +57,8 @@ class SessionOptions:
     """How to open a model file. A thread count of 0 leaves the number to ONNX Runtime.
 
     `gpu` is the number of a GPU, or None for the CPU. `cuda` and `tensorrt` are options of the providers for a GPU;
-    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins.
+    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins. With
+    `profile`, a folder, the profiler watches each run and writes its file there.
 
     On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1,
     which has no meaning on the CPU.
@@ -75,6 +77,7 @@ class SessionOptions:
     cuda: Mapping[str, str] = field(default_factory=dict)
     tensorrt: Mapping[str, str] | None = None
     tensorrt_plugins: tuple[Path, ...] = ()
+    profile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,10 @@ class FileSession(_Opened, Protocol):
         calls: list[OpCall] | None = None,
     ) -> list[Array]: ...
 
+    def profiled(self, folder: Path) -> FileSession: ...
+
+    def profile(self) -> list[Operator]: ...
+
 
 class RequestSession(_Opened, Protocol):
     """A model in Python, which gets the requests of a batch one by one. See `PythonSession` for the methods."""
@@ -157,8 +164,11 @@ def _ort_options(options: SessionOptions) -> Any:
     for key, value in options.entries.items():
         if key != _NO_CPU or options.gpu is not None:  # ONNX Runtime refuses it in a session on the CPU
             session_options.add_session_config_entry(key, value)
-    if options.gpu is not None:
+    if options.gpu is not None or options.profile is not None:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if options.profile is not None:
+        session_options.enable_profiling = True
+        session_options.profile_file_prefix = str(options.profile / "run")
     for library in options.libraries:
         session_options.register_custom_ops_library(str(library))
         _tell_ops(library)
@@ -241,6 +251,7 @@ class Session:
         self.defaulted = tuple(
             EngineTensor(i.name, i.type, tuple(i.shape)) for i in self._session.get_overridable_initializers()
         )
+        self._path, self._asked = path, options
         self.gpu = options.gpu
         self.intra_op_threads = options.intra_op_threads
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
@@ -345,6 +356,14 @@ class Session:
                     raise EngineError(Kind.INVALID, f"input '{name}': element {index} is not UTF-8, {_TEXT_ONLY}")
                 return True
         return False
+
+    def profiled(self, folder: Path) -> Session:
+        """Opens the file once more, with a profiler that writes to a folder. Raises ServingError as `Session` does."""
+        return Session(self._path, replace(self._asked, profile=folder))
+
+    def profile(self) -> list[Operator]:
+        """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
+        return read_profile(Path(self._session.end_profiling()), domains_of(self._session))
 
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from opgate.service.core.datatypes import BY_ONNX
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import OpCall
+from opgate.service.execution.engine_profile import Operator, read_operators
 from opgate.service.execution.session import EngineError
 from opgate.service.execution.timed_ops import read_calls
 from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array
-from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening
+from opgate.service.isolation.opening import MOST_PLANS, SMALL, OnnxOpening
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.tensors import STRINGS, Entry, Layout, copy, view
 from opgate.service.isolation.worker_session import WorkerLimits, WorkerSession
@@ -100,8 +103,9 @@ class ProcessSession(WorkerSession):
     #: Bytes of tensors that stay in memory between runs.
     KEPT_BYTES = 1 << 26
 
-    def __init__(self, name: str, opening: Opening, limits: WorkerLimits) -> None:
+    def __init__(self, name: str, opening: OnnxOpening, limits: WorkerLimits) -> None:
         """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model."""
+        self._file = opening
         self._runs = threading.Lock()
         self._run_number = 0
         self._small: _SmallRuns | None = None
@@ -189,6 +193,26 @@ class ProcessSession(WorkerSession):
         found = self._outputs(run, answer, outputs)
         process.tensors.keep(self.KEPT_BYTES)
         return found
+
+    def profiled(self, folder: Path) -> ProcessSession:
+        """Opens the file in another process, with a profiler that writes to a folder. Raises ServingError as
+        `ProcessSession` does."""
+        opening = self._file
+        confinement = replace(opening.confinement, writable=str(folder))
+        options = replace(opening.options, profile=folder)
+        opening = replace(opening, options=options, confinement=confinement)
+        return ProcessSession(self._name, opening, self._limits)
+
+    def profile(self) -> list[Operator]:
+        """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
+        with self._runs:
+            run = self._begin(self._process or self._running_process(), None)
+            answer = self._last_answer(run, self._asked(run, encoded(["profile"])))
+            try:
+                _, rows = answer
+                return read_operators(rows)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise self._unreadable(run, error) from None
 
     def _write(self, process: WorkerProcess, layout: Layout) -> None:
         """Copies the inputs of a run to the shared memory. Raises ServingError (TOO_LARGE) if they have no room."""
