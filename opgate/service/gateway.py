@@ -22,7 +22,7 @@ from opgate.service.header_forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
-from opgate.service.repository.profiling import check_profiled, profile
+from opgate.service.repository.profiling import Profiler
 from opgate.service.rpc.connection import Budget
 from opgate.service.settings import Settings
 from opgate.service.shared_memory import Regions
@@ -156,7 +156,7 @@ class Gateway:
         self._log_settings = log_settings
         self.all_processes = AllProcesses(self)
         self.watching = False  # whether somebody wants to know the calls of ops in every request
-        self._profiling = False
+        self._profiler = Profiler(settings.run_timeout)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.view: View | None = None  # what this process tells the console, if there is one
@@ -315,36 +315,12 @@ class Gateway:
             raise
 
     async def profile(self, model: LoadedModel, request: Request) -> list[Operator]:
-        """Runs a request in a session of its own, which ONNX Runtime's profiler watches. Returns the operators.
-
-        One request at a time, on a thread. Raises ServingError: UNSUPPORTED for a model that ONNX Runtime doesn't run
-        here, OVERLOADED while another one is profiled, DEADLINE if it takes too long. Then its thread goes on until the
-        engine has returned.
-        """
-        check_profiled(model)
-        if self._profiling:
-            raise ServingError(Kind.OVERLOADED, "another request is being profiled, and it is one at a time")
+        """Returns the operators of ONNX Runtime in a run of a request. Raises ServingError as `Profiler.profile`."""
         self._enter(model)
-        self._profiling = True
-        model.hold()
-        work = asyncio.ensure_future(asyncio.to_thread(profile, model, request))
-
-        def ended(work: asyncio.Future[list[Operator]]) -> None:
-            self._profiling = False
-            model.release()
-            self._leave()
-            if not work.cancelled():
-                work.exception()  # nobody may wait for it
-
-        work.add_done_callback(ended)
-        seconds = min(filter(None, (self.settings.run_timeout, request.options.timeout_us / 1e6)))
         try:
-            return await asyncio.wait_for(asyncio.shield(work), seconds)
-        except TimeoutError:
-            text = f"profiling model '{model.spec.name}' took longer than {seconds:g} s"
-            raise ServingError(Kind.DEADLINE, f"{text} (OPGATE_RUN_TIMEOUT, or the request's timeout)") from None
+            return await self._profiler.profile(model, request)
         finally:
-            request.cancel()
+            self._leave()
 
     def _enter(self, model: LoadedModel) -> None:
         if self.running >= self.settings.max_concurrent_requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,15 +42,16 @@ def domains_of(session: Any) -> Domains:
     return {(node.name, node.op_type): node.domain for part in parts for node in part.get_nodes()}
 
 
-def read_profile(path: Path, domains: Domains) -> list[Operator]:
-    """Returns the operators of the last run in a profile, in the order in which they began."""
-    events = json.loads(path.read_bytes())
-    runs = [event["ts"] for event in events if event["name"] == "model_run"]
-    begin = max(runs, default=0)
-    nodes = [
-        event for event in events if event["cat"] == "Node" and event["name"].endswith(_KERNEL) and event["ts"] >= begin
-    ]
-    return [_operator(node, begin, domains) for node in sorted(nodes, key=lambda node: int(node["ts"]))]
+def read_profile(path: Path, domains: Domains) -> list[list[Operator]]:
+    """Returns the operators of each run in a profile, in the order in which they began. No two runs overlap."""
+    events = sorted(json.loads(path.read_bytes()), key=lambda event: int(event["ts"]))
+    begins = [event["ts"] for event in events if event["name"] == "model_run"]
+    runs: list[list[Operator]] = [[] for _ in begins]
+    for event in events:
+        run = bisect_right(begins, event["ts"]) - 1
+        if run >= 0 and event["cat"] == "Node" and event["name"].endswith(_KERNEL):
+            runs[run].append(_operator(event, begins[run], domains))
+    return runs
 
 
 def _operator(event: Mapping[str, Any], begin: int, domains: Domains) -> Operator:

@@ -363,7 +363,8 @@ class Session:
 
     def profile(self) -> list[Operator]:
         """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
-        return read_profile(Path(self._session.end_profiling()), domains_of(self._session))
+        runs = read_profile(Path(self._session.end_profiling()), domains_of(self._session))
+        return runs[-1] if runs else []
 
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -34,3 +35,41 @@ def profile(model: LoadedModel, request: Request) -> list[Operator]:
             return session.profile()
         finally:
             session.close()
+
+
+class Profiler:
+    """Profiles one request at a time. Only the event loop's thread uses it."""
+
+    def __init__(self, run_timeout: float) -> None:
+        """A profile may take `run_timeout` seconds."""
+        self._run_timeout = run_timeout
+        self._busy = False
+
+    async def profile(self, model: LoadedModel, request: Request) -> list[Operator]:
+        """Does what `profile` does, on a thread.
+
+        Raises ServingError: UNSUPPORTED for a model that ONNX Runtime doesn't run here, OVERLOADED while another
+        request is profiled, DEADLINE if it takes too long. Then the thread goes on until the engine has returned.
+        """
+        check_profiled(model)
+        if self._busy:
+            raise ServingError(Kind.OVERLOADED, "another request is profiled now, and it is one at a time")
+        self._busy = True
+        model.hold()
+        work = asyncio.ensure_future(asyncio.to_thread(profile, model, request))
+
+        def ended(work: asyncio.Future[list[Operator]]) -> None:
+            self._busy = False
+            model.release()
+            if not work.cancelled():
+                work.exception()  # nobody may wait for it any more
+
+        work.add_done_callback(ended)
+        seconds = min(filter(None, (self._run_timeout, request.options.timeout_us / 1e6)))
+        try:
+            return await asyncio.wait_for(asyncio.shield(work), seconds)
+        except TimeoutError:
+            text = f"the profile of model '{model.spec.name}' took longer than {seconds:g} s"
+            raise ServingError(Kind.DEADLINE, f"{text} (OPGATE_RUN_TIMEOUT, or the request's timeout)") from None
+        finally:
+            request.cancel()
