@@ -60,7 +60,7 @@ def _operator(event: Mapping[str, Any], begin: int, domains: Domains) -> Operato
     return Operator(
         name=name,
         op=op,
-        domain=domains.get((name, op)),
+        domain=domains.get((name, op), domains.get(("", op))),  # a node without a name gets one in the profile
         provider=arguments.get("provider", ""),
         begin_us=event["ts"] - begin,
         duration_us=event["dur"],
