@@ -5,7 +5,7 @@
 FOLDER is a checkout of opgate before ops were measured, with its op library in build/ops and its compiled modules. A
 gateway of each serves my_add on one core, and the load runs on another. They take turns in short rounds, so that other
 work of the machine slows both alike. The report has the medians over the rounds, and the median of the ratios of both
-in a round.
+in a round: of requests/s, and of the processor time of the gateway for a request, which other work disturbs less.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def cost_of_a_call(threads: int) -> float:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Runs the gateway of a checkout with my_add. Yields its address."""
+def serving(folder: Path) -> Iterator[tuple[int, str]]:
+    """Runs the gateway of a checkout with my_add. Yields its process and its address."""
     options = ["--model-control-mode=explicit", "--load-model=my_add", "--http-port=0", "--no-grpc"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "OPGATE_OPS_PATH": str(folder / "build/ops")}
     command = ["taskset", "-c", SERVER_CORE, sys.executable, "-m", "opgate", "serve", *options]
@@ -55,7 +55,7 @@ def serving(folder: Path) -> Iterator[str]:
             for line in process.stderr:
                 record = json.loads(line)
                 if record["message"] == "listening":
-                    yield f"http://127.0.0.1:{record['http_port']}"
+                    yield process.pid, f"http://127.0.0.1:{record['http_port']}"
                     break
             else:
                 raise RuntimeError(f"the gateway of {folder} did not start")
@@ -64,12 +64,22 @@ def serving(folder: Path) -> Iterator[str]:
             process.stderr.read()
 
 
-def rate(url: str, concurrency: int, seconds: float) -> float:
-    """Returns the requests/s that a gateway answers."""
-    load = [sys.executable, "-m", "opgate", "load", "my_add", "--url", url, "--json", "--warm-up", "0.3"]
+def processor_seconds(process: int) -> float:
+    """Returns the processor time that all threads of a process have taken."""
+    ns = sum(int(one.read_text().split()[0]) for one in Path(f"/proc/{process}/task").glob("*/schedstat"))
+    return ns / 1e9
+
+
+def measured(gateway: tuple[int, str], concurrency: int, seconds: float) -> tuple[float, float]:
+    """Returns the requests/s that a gateway answers, and the microseconds of its processor time for each."""
+    process, url = gateway
+    load = [sys.executable, "-m", "opgate", "load", "my_add", "--url", url, "--json", "--warm-up", "0"]
     load += ["--concurrency", str(concurrency), "--duration", str(seconds)]
+    begin = processor_seconds(process)
     done = subprocess.run(["taskset", "-c", LOAD_CORE, *load], check=True, capture_output=True, cwd=ROOT)
-    return float(json.loads(done.stdout)["requests_per_second"])
+    took = processor_seconds(process) - begin
+    found = json.loads(done.stdout)
+    return float(found["requests_per_second"]), took / found["answers"] * 1e6
 
 
 def main() -> None:
@@ -88,20 +98,22 @@ def main() -> None:
         "",
         "The clock is read twice, and two numbers are added to. Threads that call one node at once share these.",
         "",
-        "| my_add over HTTP, requests at once | before, requests/s | now, requests/s | now / before |",
+        "| my_add over HTTP | before | now | now / before |",
         "|---|---|---|---|",
     ]
     with serving(asked.before.resolve()) as before, serving(ROOT) as now:
         for concurrency in CONCURRENCIES:
-            rates: dict[str, list[float]] = {before: [], now: []}
+            found: dict[tuple[int, str], list[tuple[float, float]]] = {before: [], now: []}
             for i in range(asked.rounds):
-                for url in (before, now) if i % 2 else (now, before):
-                    rates[url].append(rate(url, concurrency, asked.seconds))
-            medians = [statistics.median(found) for found in rates.values()]
-            ratios = sorted(b / a for a, b in zip(rates[before], rates[now], strict=True))
-            quarter = len(ratios) // 4
-            middle = f"{statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
-            lines.append(f"| {concurrency} | {medians[0]:,.0f} | {medians[1]:,.0f} | {middle} |")
+                for gateway in (before, now) if i % 2 else (now, before):
+                    found[gateway].append(measured(gateway, concurrency, asked.seconds))
+            for column, what in enumerate(("requests/s", "us of processor time a request")):
+                then, today = ([round[column] for round in found[gateway]] for gateway in (before, now))
+                ratios = sorted(b / a for a, b in zip(then, today, strict=True))
+                quarter = len(ratios) // 4
+                middle = f"{statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
+                medians = f"{statistics.median(then):,.1f} | {statistics.median(today):,.1f}"
+                lines.append(f"| {what}, {concurrency} at once | {medians} | {middle} |")
     lines += [
         "",
         f"Medians of {asked.rounds} rounds of {asked.seconds:g} s, in which both took turns; in brackets, half of the "
