@@ -8,6 +8,7 @@ from logging import Handler
 from typing import Any, Protocol
 
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.op_times import OpTimes
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import Agree, ModelControl, alone
 from opgate.service.repository.overrides import Override, read_override
@@ -158,17 +159,26 @@ async def last_requests(gateway: Gateway) -> dict[str, Any]:
     return _view(gateway).last_requests()
 
 
+async def op_times(gateway: Gateway, name: str, version: str) -> OpTimes:
+    """Returns how long the ops of a version of a model took. A model that doesn't serve in this process has none."""
+    try:
+        model = gateway.catalog.find(name, version)
+    except ServingError:
+        return {}
+    return await asyncio.to_thread(model.statistics.op_times.read)
+
+
 # Models of which the statistics are read before other requests have their turn.
 _A_TURN = 16
 
 OPERATIONS = {
     function.__name__: function
-    for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests)
+    for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests, op_times)
 }
 # Operations that wait for others of their kind, because they take a while.
 SLOW = frozenset(("load", "unload"))
 # Operations that only read. They don't wait for ever.
-READS = frozenset(("metrics", "statistics", "look", "last_requests"))
+READS = frozenset(("metrics", "statistics", "look", "last_requests", "op_times"))
 
 
 def _view(gateway: Gateway) -> View:

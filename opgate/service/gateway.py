@@ -17,10 +17,12 @@ from opgate.service.all_processes import AllProcesses, View
 from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
+from opgate.service.execution.engine_profile import Operator
 from opgate.service.header_forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
+from opgate.service.repository.profiling import Profiler
 from opgate.service.rpc.connection import Budget
 from opgate.service.settings import Settings
 from opgate.service.shared_memory import Regions
@@ -153,6 +155,8 @@ class Gateway:
         self.tracing.tell()
         self._log_settings = log_settings
         self.all_processes = AllProcesses(self)
+        self.watching = False  # whether somebody wants to know the calls of ops in every request
+        self._profiler = Profiler(settings.run_timeout)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.view: View | None = None  # what this process tells the console, if there is one
@@ -276,6 +280,14 @@ class Gateway:
         """Calls a function on a thread."""
         return self._threads.submit(function)
 
+    def choose(self, model: LoadedModel, request: Request) -> None:
+        """Decides before its run whether a request is traced, and whether its calls of ops are recorded."""
+        recorder = self.journal.recorder
+        if recorder is not None:
+            request.traced = recorder.takes(model.spec.name)
+        if self.watching or request.traced:
+            request.op_calls = ()
+
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
         """Hands a request to its model. `done` is called once with the request, maybe before this returns.
 
@@ -301,6 +313,14 @@ class Gateway:
             self._leave()
             model.statistics.failed(Kind.INTERNAL.value, 0)
             raise
+
+    async def profile(self, model: LoadedModel, request: Request) -> list[Operator]:
+        """Returns the operators of ONNX Runtime in a run of a request. Raises ServingError as `Profiler.profile`."""
+        self._enter(model)
+        try:
+            return await self._profiler.profile(model, request)
+        finally:
+            self._leave()
 
     def _enter(self, model: LoadedModel) -> None:
         if self.running >= self.settings.max_concurrent_requests:

@@ -1,6 +1,7 @@
 """`opgate inspect`: shapes, bytes and operations against counts by hand, what engines lack, and Netron's page."""
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from opgate.onnx_tools import netron_view
 from opgate.onnx_tools.flops import flops_of
 from opgate.onnx_tools.inspection import by_op, inspect
+from opgate.onnx_tools.measurement import NodeTime, OpTime
+from opgate.onnx_tools.measurement import by_op as times_by_op
 from opgate.onnx_tools.model_inputs import InputError
 from opgate.onnx_tools.run_model import Libraries
 from opgate.onnx_tools.values import Values
@@ -161,6 +164,35 @@ def test_the_command_prints_tables_and_json(library):
     found = json.loads(command(model, "--library", library, "--json").stdout)
     convolutions = [node for node in found["nodes"] if node["op"] == "Conv"]
     assert convolutions[0]["flops"] == 16 * 160 * 160 * (2 * 3 * 3 * 3 + 1)
+
+
+def test_the_time_of_each_op(library):
+    model = PROJECT / "model_repository" / "digit_network" / "1" / "model.onnx"
+    text = command(model, "--library", library, "--measure")
+    assert text.returncode == 0, text.stderr
+    row = re.search(r"│ opgate::Mish +│ yes +│ +(\d+) │ +[\d,]+ │ +[\d.]+% │", text.stdout)
+    assert row is not None and re.search(r"│ Conv +│ +│", text.stdout)
+    assert "medians of 20 runs" in text.stdout
+    found = json.loads(command(model, "--library", library, "--measure", "--json").stdout)
+    times = found["measured"]
+    mishes = [node for node in times if node["op"] == "opgate::Mish"]
+    assert len(mishes) == int(row[1]) and all(node["custom"] for node in mishes)
+    assert not any(node["custom"] for node in times if node["op"] != "opgate::Mish")
+    assert sum(node["microseconds"] for node in times) > 0
+    assert len({node["name"] for node in times}) == len(times)
+
+
+def test_a_run_that_can_not_be_measured_says_why(library, tmp_path):
+    nodes = [helper.make_node("Mish", ["x"], ["a"], domain="opgate"), helper.make_node("MatMul", ["a", "a"], ["y"])]
+    onnx.save(model_of(nodes, {"x": ["n", "m"]}, ["y"]), tmp_path / "m.onnx")
+    assert command(tmp_path / "m.onnx", "--library", library, "--measure", "-i", "x=f32[3,3]").returncode == 0
+    done = command(tmp_path / "m.onnx", "--library", library, "--measure", "-i", "x=f32[2,3]")
+    assert done.returncode == 1 and "MatMul" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_time_of_an_op_is_that_of_its_nodes():
+    nodes = [NodeTime("a", "Conv", False, 6.0), NodeTime("b", "m::Op", True, 3.0), NodeTime("c", "m::Op", True, 1.0)]
+    assert times_by_op(nodes) == [OpTime("Conv", False, 1, 6.0, 0.6), OpTime("m::Op", True, 2, 4.0, 0.4)]
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"no model", "is no ONNX model"), (b"", "is no ONNX model")])

@@ -16,6 +16,7 @@ from tests.system.conftest import PIPELINE
 from tests.system.running import Server, running
 from tests.system.test_http import Connection, infer_request
 from tests.system.test_observability import failing
+from tests.system.test_op_times import smooth
 
 collector = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
@@ -118,3 +119,58 @@ def test_a_collector_that_does_not_answer_does_not_spoil_the_stop(tmp_path):
             assert connection.send(infer_request(1.0, extra=SAMPLED)).read()[0] == 200
         assert server.stop() == 0
         assert any("the last traces are lost" in line for line in server.log)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_the_calls_of_ops_are_in_the_spans_of_runs(tmp_path, spans, library, isolation):
+    got, url = spans
+    for name, block in (
+        ("double", "dynamic_batching { }"),
+        ("together", "dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 5000000 }"),
+    ):
+        smooth(tmp_path, name, batching(block, max_batch_size=2))
+    write_config(tmp_path, "pipeline", PIPELINE.replace("max_batch_size: 8", "max_batch_size: 2"))
+    environment = {"OPGATE_TRACING": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OPGATE_OPS_PATH": str(library.parent)}
+    with running(tmp_path, f"--isolation={isolation}", env=environment) as server, Connection(server) as connection:
+        assert connection.send(infer_request(1.0, extra=SAMPLED)).read()[0] == 200
+        assert connection.send(infer_request(1.0, path="/v2/models/pipeline/infer", extra=SAMPLED)).read()[0] == 200
+        with Connection(server) as other:
+            for each in (connection, other):
+                each.send(infer_request(1.0, path="/v2/models/together/infer", extra=SAMPLED))
+            assert connection.read()[0] == other.read()[0] == 200
+    roots = {span.name: [root for root in got if root.name == span.name] for span in got if span.kind == 2}
+    assert {name: len(spans) for name, spans in roots.items()} == {
+        "infer double": 1,
+        "infer pipeline": 1,
+        "infer together": 2,
+    }
+
+    def inside(span):
+        found = [one for one in got if one.parent_span_id == span.span_id]
+        return sorted(found, key=lambda one: one.start_time_unix_nano)
+
+    def run_of(span):
+        (run,) = [one for one in inside(span) if one.name == "run"]
+        return run
+
+    steps = [span for span in inside(roots["infer pipeline"][0]) if span.name == "step double"]
+    assert len(steps) == 2 and not [span for span in inside(roots["infer pipeline"][0]) if span.name == "run"]
+    parts = [
+        *((span, 1) for span in (*roots["infer double"], *steps)),
+        *((span, 2) for span in roots["infer together"]),
+    ]
+    assert len(parts) == 5
+    for span, rows in parts:
+        run = run_of(span)
+        calls = inside(run)
+        assert [call.name for call in calls] == ["op Mish", "op Mish"]
+        for call, node in zip(calls, ("m0", "m1"), strict=True):
+            attributes = {a.key: a.value for a in call.attributes}
+            assert attributes["opgate.node"].string_value == node
+            for key in ("opgate.inputs", "opgate.outputs"):
+                assert [v.string_value for v in attributes[key].array_value.values] == [f"f32[{rows},4]"]
+            assert run.start_time_unix_nano <= call.start_time_unix_nano
+            assert call.start_time_unix_nano <= call.end_time_unix_nano <= run.end_time_unix_nano
+    # Both requests of the batch have the same calls.
+    one, other = ([c.start_time_unix_nano for c in inside(run_of(root))] for root in roots["infer together"])
+    assert one == other

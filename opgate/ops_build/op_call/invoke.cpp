@@ -1,6 +1,7 @@
 #include "invoke.h"
 
 #include "guard.h"
+#include "op_times.h"
 
 namespace opgate {
 namespace {
@@ -17,6 +18,17 @@ Status bind(Walk<Sizes>& walk, const InputPointers& inputs, const Attributes& at
   return walk.bind(known, [&](int attribute) -> std::optional<std::int64_t> {
     return std::get<std::int64_t>(attributes.at(static_cast<std::size_t>(attribute)));
   });
+}
+
+/// Notes for the recording of this thread what a call was given and what it gave.
+void note(const InputPointers& inputs, const Outputs& outputs) {
+  std::vector<std::string> in, out;
+  for (const Tensor* tensor : inputs) in.push_back(tensor ? type_text(tensor->dtype(), tensor->dims()) : "none");
+  for (std::size_t i = 0; i < outputs.count(); ++i) {
+    const MutableTensor* tensor = outputs.created(i);
+    out.push_back(tensor ? type_text(tensor->dtype(), tensor->dims()) : "none");
+  }
+  recording->note(std::move(in), std::move(out));
 }
 
 Status run(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
@@ -37,8 +49,11 @@ Status run(const Op& op, Device device, const InputPointers& inputs, const Attri
   OPGATE_RETURN_IF_ERROR(outputs.allocate());
   Context context(engine);
   const Inputs in(op.signature, walk.binding(), inputs);
+  const bool noted = recording && recording->takes_tensors();
   OPGATE_RETURN_IF_ERROR(type.run(kernel.get(), context, in, attributes, outputs));
-  return outputs.finish();
+  OPGATE_RETURN_IF_ERROR(outputs.finish());
+  if (noted) note(inputs, outputs);
+  return {};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "op_call/invoke.cpp"
 #include "op_call/kernel_cache.cpp"
 #include "op_call/node.cpp"
+#include "op_call/op_times.cpp"
 #include "op_call/outputs.cpp"
 #include "op_call/python_kernels.cpp"
 #include "op_call/table_json.cpp"

@@ -143,6 +143,8 @@ std::string table_json(const Table& table) {
          json(std::string(cpu_level())) + R"(, "ops": )" + list(table.ops(), op_object) + "}";
 }
 
+std::string json_text(std::string_view text) { return json(text); }
+
 std::string signature_json(std::string_view text) {
   try {
     return "{" + members(parse_signature(text)) + "}";

@@ -10,4 +10,7 @@ std::string table_json(const Table& table);
 /// One parsed signature in the same format, or {"error", "column"}.
 std::string signature_json(std::string_view text);
 
+/// A text in JSON, with its quotes.
+std::string json_text(std::string_view text);
+
 }  // namespace opgate

@@ -15,15 +15,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.asgi_exchange import AsgiExchange
-from opgate.service.api.openapi import call, infer_operation, model_call
+from opgate.service.api.openapi import call, infer_operation, model_call, profile_operation
 from opgate.service.api.routes import Route, of_models
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
+from opgate.service.core.op_times import rows_of, sum_of
+from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import TensorSpec
 from opgate.service.deflate import deflate
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.repository.loader import LoadedModel
+from opgate.service.repository.profiling import check_profiled
 from opgate.service.settings import smallest
 from opgate.service.wire.compression import decompress, wanted_encoding
 from opgate.service.wire.kserve_json import encode_counted, encoding_cost, size_of
@@ -192,6 +195,13 @@ class _Routes:
         message = await read_statistics(self._gateway, *_model_and_version(request))
         return await asyncio.to_thread(lambda: answer(to_plain(message, with_defaults=True)))
 
+    async def ops(self, request: Request) -> Response:
+        """Answers with how long the calls of a model's custom ops took, by node."""
+        spec = self._model(request).spec
+        found = await self._gateway.all_processes.run("op_times", spec.name, spec.version)
+        rows = await asyncio.to_thread(lambda: rows_of(sum_of(found)))
+        return answer({"name": spec.name, "version": spec.version, "ops": rows})
+
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
         options = await read_object(self._gateway, request, _MAX_INDEX_BYTES)
@@ -227,10 +237,7 @@ class _Routes:
         gateway = self._gateway
         with contextlib.ExitStack() as stack:
             with gateway.reading(*_model_and_version(request)):
-                header_length = _header_length(request)
-                limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
-                body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
-                stack.enter_context(gateway.holding(body.most))
+                header_length, body = await self._tensors(request, stack)
             served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
             decoder = served.decoder
             exchange = AsgiExchange(gateway, request, encoding_cost, encode_counted)
@@ -250,6 +257,36 @@ class _Routes:
             parts = [*await gateway.work(size * _COMPRESSION_COST, lambda: deflate(parts, encoding))]
         return PartsResponse(parts, headers, media)
 
+    async def _tensors(self, request: Request, stack: contextlib.ExitStack) -> tuple[int | None, Body]:
+        """Returns the bytes of the JSON in a body with tensors, None if it is all of it, and the body. `stack` holds
+        its bytes."""
+        gateway = self._gateway
+        header_length = _header_length(request)
+        limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
+        body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
+        stack.enter_context(gateway.holding(body.most))
+        return header_length, body
+
+    async def profile(self, request: Request) -> Response:
+        """Runs a request in a session that ONNX Runtime's profiler watches, and answers with each operator's time."""
+        gateway = self._gateway
+        check_operator(gateway, request, "trace")
+        with contextlib.ExitStack() as stack:
+            check_profiled(self._model(request))
+            header_length, body = await self._tensors(request, stack)
+            served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
+            decoder = served.decoder
+
+            def decode() -> InferRequest:
+                asked = decoder.decode(body.unpacked(), header_length)
+                if asked.shared is not None and asked.shared.unread:
+                    asked.shared.read(asked)
+                return asked
+
+            asked = await gateway.work(decoder.cost(body.size, header_length), decode)
+            operators = await gateway.profile(served.model, asked)
+        return answer({"operators": [operator._asdict() for operator in operators]})
+
 
 def routes(gateway: Gateway) -> Iterator[Route]:
     """Yields the routes of one gateway."""
@@ -260,11 +297,13 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     stats = call("Statistics of all models", "server", "Statistics")
     yield Route("GET", "/v2/models/stats", endpoints.statistics, "statistics", stats)
     yield from of_models("POST", "/infer", endpoints.infer, "inference", infer_operation)
+    yield from of_models("POST", "/profile", endpoints.profile, "trace", profile_operation)
     for rest, endpoint, group, summary, schema in (
         ("", endpoints.model_metadata, "metadata", "Inputs and outputs of {}", "Model"),
         ("/ready", endpoints.model_ready, "health", "Whether {} is ready", ""),
         ("/config", endpoints.model_config, "model-config", "The config of {}", "Config"),
         ("/stats", endpoints.statistics, "statistics", "Statistics of {}", "Statistics"),
+        ("/ops", endpoints.ops, "statistics", "How long the custom ops of {} take", "Ops"),
     ):
         yield from of_models("GET", rest, endpoint, group, model_call(summary, schema))
     index = call("All models of the repository with their state", "repository", "Index", "IndexRequest")

@@ -19,6 +19,7 @@ from opgate.service.wire.friendly import file_input
 _JSON = "application/json"
 _TEXT = {"type": "string"}
 _SIZE = {"type": "integer", "minimum": 0}
+_SECONDS = {"type": "number", "minimum": 0}
 _SIZES = {"type": "array", "items": {"type": "integer", "minimum": -1}}
 
 
@@ -74,6 +75,35 @@ _SCHEMAS = {
     ),
     "Config": _object({"name": _TEXT, "max_batch_size": {"type": "integer"}}),
     "Statistics": _object({"model_stats": _list(_object({"name": _TEXT, "version": _TEXT}))}),
+    "Ops": _object(
+        {
+            "name": _TEXT,
+            "version": _TEXT,
+            "ops": _list(
+                _object(
+                    {"op": _TEXT, "node": _TEXT, "count": _SIZE, "seconds": _SECONDS, "p50": _SECONDS, "p99": _SECONDS}
+                )
+            ),
+        }
+    ),
+    "Profile": _object(
+        {
+            "operators": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "op": _TEXT,
+                        "domain": {"type": ["string", "null"]},
+                        "provider": _TEXT,
+                        "begin_us": _SIZE,
+                        "duration_us": _SIZE,
+                        "inputs": _list(_TEXT),
+                        "outputs": _list(_TEXT),
+                    }
+                )
+            )
+        }
+    ),
     "Index": _list(_object({"name": _TEXT}, version=_TEXT, state=_TEXT, reason=_TEXT)),
     "IndexRequest": _object({}, ready=_FLAG),
     "LoadRequest": _object({}, parameters=_object({}, config={**_TEXT, "contentMediaType": _JSON})),
@@ -340,4 +370,16 @@ def infer_operation(model: LoadedModel) -> Operation:
             "200": {"description": "The outputs", "content": {_JSON: {"schema": _named("Answer")}}},
             **_errors(),
         },
+    }
+
+
+def profile_operation(model: LoadedModel) -> Operation:
+    """Describes the profile of a request, whose body is that of an inference."""
+    operation = infer_operation(model)
+    content = {_JSON: {"schema": _named("Profile")}}
+    return {
+        **operation,
+        "operationId": f"profile_{model.spec.name}",
+        "summary": f"How long each operator of ONNX Runtime takes in a run of {model.spec.name}",
+        "responses": {"200": {"description": "The operators", "content": content}, **_errors()},
     }

@@ -48,6 +48,30 @@ class Times(NamedTuple):
     ended_ns: int
 
 
+class OpCall(NamedTuple):
+    """One call of a custom op in a run, in perf_counter nanoseconds. A tensor is "f32[2,3]", an absent one "none".
+
+    On a GPU the time is that of the launch.
+    """
+
+    op: str
+    node: str
+    begin_ns: int
+    end_ns: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class StepRun(NamedTuple):
+    """What a step of a pipeline did: its model, its times, whether it failed, and the calls of ops if they were
+    recorded."""
+
+    model: str
+    times: Times
+    failed: bool
+    op_calls: SequenceOf[OpCall] = ()
+
+
 class Response(NamedTuple):
     """One of several responses to a request. An error need not be the last one."""
 
@@ -126,8 +150,8 @@ class Request:
 
     __slots__ = (
         "again", "budget", "context", "done", "ended", "ended_ns", "error", "group", "id", "inputs", "key",
-        "leave", "open", "options", "origin", "outputs", "parameters", "received_ns", "renew", "result",
-        "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "weight",
+        "leave", "op_calls", "open", "options", "origin", "outputs", "parameters", "received_ns", "renew", "result",
+        "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "traced", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -160,7 +184,10 @@ class Request:
         self.ended_ns = 0  # when the result or the error was there
         # Whether `done` has been called. The run of a request that left or ran out of time may go on without it.
         self.ended = False
-        self.steps: SequenceOf[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed
+        self.steps: SequenceOf[StepRun] = ()  # of a pipeline
+        self.traced: bool | None = None  # whether it was chosen for a trace, None if that is not decided
+        # The calls of ops in its run, which the requests of a batch share. None if nobody wants to know them.
+        self.op_calls: SequenceOf[OpCall] | None = None
         # Gives up the place in the queue and the run. The executor that has the request sets it.
         self.leave: Callable[[Request, ServingError], None] | None = None
         self.timer: asyncio.TimerHandle | None = None  # of the timeout

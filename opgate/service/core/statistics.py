@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from opgate.service.core.op_times import OpTimesOfModel
+
 LATENCY_BOUNDS_NS = tuple(
     int(seconds * 1e9)
     for seconds in (
@@ -72,12 +74,14 @@ class ModelStatistics:
     __slots__ = (
         "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
         "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "instances",
-        "intra_op_threads", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements",
-        "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count", "workers",
+        "intra_op_threads", "last_ms", "load_seconds", "op_times", "output_ns", "overdue", "padded_elements",
+        "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
+        "workers",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.load_seconds = 0.0
+        self.op_times = OpTimesOfModel()
         self.instances = 0  # of this process; 0 if it runs no model file itself
         self.intra_op_threads = 0  # of each run; 0 if the gateway doesn't say how many
         self.pending = 0

@@ -12,12 +12,12 @@ import numpy as np
 
 from opgate.service.core.checks import check_result
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
-from opgate.service.core.request import Array, Request
+from opgate.service.core.request import Array, OpCall, Request
 from opgate.service.core.spec import PYTHON, BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.core.tensors import join_rows
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
-from opgate.service.execution.session import ModelSession
+from opgate.service.execution.session import FileSession, ModelSession
 
 # The kind of a batch input that has as many elements as the longest row of a ragged input.
 _LONGEST_ROW = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
@@ -126,13 +126,26 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
     status = spec.row_status
     names = wanted if status is None or status.output in wanted else (*wanted, status.output)
     batch.executions += 1
+    recorded = [request for request in requests if request.op_calls is not None]
     batch.infer_start_ns = perf_counter_ns()
-    arrays = session.run(names, feeds, batch.options)
+    arrays = _recorded(session, names, feeds, batch, recorded) if recorded else session.run(names, feeds, batch.options)
     batch.infer_end_ns = perf_counter_ns()
     if session.isolated:
         for name, array in zip(names, arrays, strict=True):
             check_result(spec, name, array)
     split(spec, requests, names, arrays)
+
+
+def _recorded(
+    session: FileSession, names: Sequence[str], feeds: dict[str, Array], batch: Batch, requests: Sequence[Request]
+) -> list[Array]:
+    """Runs, and gives the requests the calls of ops in the run."""
+    calls: list[OpCall] = []
+    try:
+        return session.run(names, feeds, batch.options, calls)
+    finally:
+        for request in requests:
+            request.op_calls = calls
 
 
 def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:

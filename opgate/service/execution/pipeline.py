@@ -20,7 +20,7 @@ import numpy as np
 
 from opgate.service.core.checks import Limits, TensorInfo, check_inputs
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
-from opgate.service.core.request import Array, Request, Response, give, run
+from opgate.service.core.request import Array, Request, Response, StepRun, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import row_error
@@ -275,7 +275,7 @@ class _Run:
         finally:
             asked.cancel()
         self._in_flight.discard(part)
-        self._request.steps = (*self._request.steps, (step.spec.name, part.times(), error is not None))
+        _note(self._request, step, part, error is not None)
         self._end(error)
 
     async def _go_on(self, step: Step, response: Response) -> ServingError | None:
@@ -336,14 +336,17 @@ class _Run:
         options = self._request.options
         if options.timeout_us:
             options = options._replace(timeout_us=0)
-        return Request(
+        part = Request(
             arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, options=options, weight=fit.weight
         )
+        if self._request.op_calls is not None:
+            part.op_calls = ()
+        return part
 
     def _part_done(self, step: Step, results: list[dict[str, Array] | None], index: int, part: Request) -> None:
         """Takes the result of a request of a step, and goes on when `results` has those of all."""
         self._in_flight.discard(part)
-        self._request.steps = (*self._request.steps, (step.spec.name, part.times(), part.error is not None))
+        _note(self._request, step, part, part.error is not None)
         if self._ended:
             return
         if part.error is not None or part.result is None:
@@ -458,6 +461,14 @@ def _checked(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
     if len(want) != array.ndim or any(size not in (-1, got) for size, got in zip(want, array.shape, strict=True)):
         raise internal(f"output '{tensor.name}': expected shape {want}, got {list(array.shape)}")
     return array
+
+
+def _note(request: Request, step: Step, part: Request, failed: bool) -> None:
+    """Notes for the traces of a request what the request of a step did."""
+    calls = part.op_calls or ()
+    request.steps = (*request.steps, StepRun(step.spec.name, part.times(), failed, calls))
+    if request.op_calls is not None:
+        request.op_calls = (*request.op_calls, *calls)
 
 
 def _in_step(step: Step, error: ServingError) -> ServingError:

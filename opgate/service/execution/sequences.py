@@ -114,6 +114,7 @@ class Sequencer:
         part = Request(inputs, 1, key, wanted, id=request.id, options=request.options, weight=request.weight)
         part.received_ns = request.received_ns
         part.origin = request
+        part.op_calls = request.op_calls
 
         def renew() -> None:
             part.inputs.update(self.controls(place.id, False, place.end, True))
@@ -400,6 +401,8 @@ class SequenceScheduler:
         if part is not None:
             request.started_ns, request.run_ns = part.started_ns, part.run_ns
             request.parameters = part.parameters
+            if request.op_calls is not None:
+                request.op_calls = part.op_calls or ()
         if place.end:
             sequence.state = None
         self.leave_if_over(sequence)
@@ -628,12 +631,13 @@ class _Rows:
     def _joined(self, members: Sequence[_Member]) -> Request:
         part = members[0].part
         if not self._owner.spec.batched:
-            return _copy(part, part.inputs, 1)
+            return _copy(part, part.inputs, 1, part.op_calls is not None)
         by_row = {self._owner.row_of(sequence): one for sequence, _, one in members}
         empty = self._owner.empty_row(part)
         rows = [by_row[i].inputs if i in by_row else empty for i in range(max(by_row) + 1)]
         inputs = {name: join_rows([row[name] for row in rows]) for name in part.inputs}
-        return _copy(part, inputs, len(rows))
+        recorded = any(one.op_calls is not None for _, _, one in members)
+        return _copy(part, inputs, len(rows), recorded)
 
     def _answer(self, members: Sequence[_Member], batch: Request) -> None:
         begin, end = batch.run_ns
@@ -646,7 +650,8 @@ class _Rows:
             self._owner.ended(sequence, request, result, batch.error, batch)
 
 
-def _copy(part: Request, inputs: dict[str, Array], rows: int) -> Request:
+def _copy(part: Request, inputs: dict[str, Array], rows: int, recorded: bool) -> Request:
     request = Request(inputs, rows, part.key, part.outputs, id=part.id, weight=part.weight)
     request.received_ns = part.received_ns
+    request.op_calls = () if recorded else None
     return request

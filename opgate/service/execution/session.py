@@ -7,8 +7,9 @@ import logging
 import math
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,12 +19,15 @@ import onnxruntime as ort
 from opgate import folders
 from opgate.service.core.datatypes import BY_ONNX, DATATYPES
 from opgate.service.core.errors import Kind, ServingError
-from opgate.service.core.request import Array, Request
+from opgate.service.core.op_times import OpTimes
+from opgate.service.core.request import Array, OpCall, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
+from opgate.service.execution.engine_profile import Operator, domains_of, read_profile
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
+from opgate.service.execution.timed_ops import TimedOps
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
 
@@ -53,7 +57,8 @@ class SessionOptions:
     """How to open a model file. A thread count of 0 leaves the number to ONNX Runtime.
 
     `gpu` is the number of a GPU, or None for the CPU. `cuda` and `tensorrt` are options of the providers for a GPU;
-    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins.
+    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins. With
+    `profile`, a folder, the profiler watches each run and writes its file there.
 
     On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1,
     which has no meaning on the CPU.
@@ -72,6 +77,7 @@ class SessionOptions:
     cuda: Mapping[str, str] = field(default_factory=dict)
     tensorrt: Mapping[str, str] | None = None
     tensorrt_plugins: tuple[Path, ...] = ()
+    profile: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ class _Opened(Protocol):
 
     def nodes(self) -> dict[str, set[str]]: ...
 
+    def op_times(self) -> OpTimes: ...
+
     def close(self) -> None: ...
 
 
@@ -106,7 +114,17 @@ class FileSession(_Opened, Protocol):
 
     takes_requests: Literal[False]
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]: ...
+
+    def profiled(self, folder: Path) -> FileSession: ...
+
+    def profile(self) -> list[Operator]: ...
 
 
 class RequestSession(_Opened, Protocol):
@@ -146,8 +164,11 @@ def _ort_options(options: SessionOptions) -> Any:
     for key, value in options.entries.items():
         if key != _NO_CPU or options.gpu is not None:  # ONNX Runtime refuses it in a session on the CPU
             session_options.add_session_config_entry(key, value)
-    if options.gpu is not None:
+    if options.gpu is not None or options.profile is not None:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if options.profile is not None:
+        session_options.enable_profiling = True
+        session_options.profile_file_prefix = str(options.profile / "run")
     for library in options.libraries:
         session_options.register_custom_ops_library(str(library))
         _tell_ops(library)
@@ -213,11 +234,13 @@ class Session:
             folders.load_shipped_dependencies()  # one of them may be a copy of the wheel's
         for plugins in options.tensorrt_plugins:
             _register(plugins)
+        self.ops = TimedOps(options.libraries)
         try:
-            # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
-            self._session = ort.InferenceSession(
-                str(path), sess_options=_ort_options(options), providers=providers, enable_fallback=0
-            )
+            with self.ops.owning():
+                # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
+                self._session = ort.InferenceSession(
+                    str(path), sess_options=_ort_options(options), providers=providers, enable_fallback=0
+                )
         except Exception as error:  # Exception is the only common base class of ONNX Runtime's exceptions
             raise ServingError(Kind.UNAVAILABLE, str(error).strip()) from error
         # It still leaves out a provider that it can't load.
@@ -228,6 +251,7 @@ class Session:
         self.defaulted = tuple(
             EngineTensor(i.name, i.type, tuple(i.shape)) for i in self._session.get_overridable_initializers()
         )
+        self._path, self._asked = path, options
         self.gpu = options.gpu
         self.intra_op_threads = options.intra_op_threads
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
@@ -250,6 +274,8 @@ class Session:
             memories = zip(self.inputs, self._session.get_input_memory_infos(), strict=True)
             self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
         self._arena_shrinkage = options.arena_shrinkage
+        self._last_op_times: OpTimes | None = None
+        self._closing = threading.Lock()
 
     def run_options(self) -> Any:
         """Returns options for one run. If another thread sets their `terminate`, the run ends before its next node."""
@@ -260,11 +286,21 @@ class Session:
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena_shrinkage)
         return options
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
-        """Runs the graph and returns the named outputs. `options` are those of `run_options`.
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]:
+        """Runs the graph and returns the named outputs. `options` are those of `run_options`. The calls of ops are
+        added to `calls`.
 
         Raises EngineError with the message of ONNX Runtime.
         """
+        if calls is not None:
+            with self.ops.recording(calls):
+                return self.run(outputs, feeds, options)
         if options is None and self._arena_shrinkage:
             options = self.run_options()
         for name in self._float_inputs & feeds.keys():  # so that the same request gets the same bits
@@ -321,9 +357,27 @@ class Session:
                 return True
         return False
 
+    def profiled(self, folder: Path) -> Session:
+        """Opens the file once more, with a profiler that writes to a folder. Raises ServingError as `Session` does."""
+        return Session(self._path, replace(self._asked, profile=folder))
+
+    def profile(self) -> list[Operator]:
+        """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
+        runs = read_profile(Path(self._session.end_profiling()), domains_of(self._session))
+        return runs[-1] if runs else []
+
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""
+        with self._closing:
+            if self._last_op_times is None:
+                self._last_op_times = self.ops.read()
+                self.ops.forget()
         self._session = None
+
+    def op_times(self) -> OpTimes:
+        """Returns how long the calls of the ops took, by op and node. Any thread may ask, also after the end."""
+        with self._closing:
+            return self.ops.read() if self._last_op_times is None else self._last_op_times
 
     def nodes(self) -> dict[str, set[str]]:
         """Returns the op types of the nodes by provider, in a session on a GPU."""

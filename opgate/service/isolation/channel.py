@@ -27,9 +27,11 @@ except ImportError:  # a worker in an environment of its own
     dumps, loads = _by_json, json.loads  # type: ignore[assignment]
 
 #: Bytes of the memory of a channel.
-SIZE = 1 << 23
+SIZE = (1 << 23) + (1 << 20)
+#: Where a worker writes how long the ops of its model took, and how many bytes.
+TIMES, TIMES_SIZE = 1 << 23, 1 << 20
 #: Where a worker that crashes writes the op that it ran, and how many bytes.
-NOTE, NOTE_SIZE = SIZE - 256, 256
+NOTE, NOTE_SIZE = TIMES - 256, 256
 #: Where the gateway writes the number of a run that nobody needs any more.
 _UNWANTED = NOTE - 8
 #: Where mail.py counts the messages that each side has taken.

@@ -89,12 +89,14 @@ _SHARED_AND_ANONYMOUS = 0x21
 @dataclass(frozen=True)
 class Confinement:
     """What to take away. `memory_bytes` is the most that the process may allocate, 0 for no limit. `counted` says that
-    a cgroup counts the memory of the worker and of its children."""
+    a cgroup counts the memory of the worker and of its children. In the folder `writable` it may make files all the
+    same."""
 
     memory_bytes: int = 0
     no_network: bool = False
     read_only: bool = False
     counted: bool = False
+    writable: str = ""
 
     @property
     def confines(self) -> bool:
@@ -173,6 +175,8 @@ def _enter_domain(libc: ctypes.CDLL, version: int, confinement: Confinement) -> 
     try:
         for path in writable:
             _allow(libc, rules, path, handled & (_WRITE_FILE | _TRUNCATE))
+        if confinement.writable and handled & ~_MAKE_DEVICE:  # otherwise it is writable already
+            _allow(libc, rules, Path(confinement.writable), handled & ~_MAKE_DEVICE)
         if libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0):
             raise NotConfinedError(f"Landlock: {_error()}")
     finally:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from opgate.service.core.datatypes import BY_ONNX
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import OpCall
+from opgate.service.execution.engine_profile import Operator, read_operators
 from opgate.service.execution.session import EngineError
+from opgate.service.execution.timed_ops import read_calls
 from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array
-from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening
+from opgate.service.isolation.opening import MOST_PLANS, SMALL, OnnxOpening
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.tensors import STRINGS, Entry, Layout, copy, view
 from opgate.service.isolation.worker_session import WorkerLimits, WorkerSession
@@ -98,8 +103,9 @@ class ProcessSession(WorkerSession):
     #: Bytes of tensors that stay in memory between runs.
     KEPT_BYTES = 1 << 26
 
-    def __init__(self, name: str, opening: Opening, limits: WorkerLimits) -> None:
+    def __init__(self, name: str, opening: OnnxOpening, limits: WorkerLimits) -> None:
         """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model."""
+        self._file = opening
         self._runs = threading.Lock()
         self._run_number = 0
         self._small: _SmallRuns | None = None
@@ -111,8 +117,15 @@ class ProcessSession(WorkerSession):
         """Returns options for one run, see `_RunOptions`."""
         return _RunOptions()
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
-        """Runs the model and returns the named outputs, as views of the memory that it shares with the process.
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any = None,
+        calls: list[OpCall] | None = None,
+    ) -> list[Array]:
+        """Runs the model and returns the named outputs, as views of the memory that it shares with the process. The
+        calls of ops are added to `calls`.
 
         Raises EngineError if the model fails, WorkerDiedError if its process dies, and ServingError (UNAVAILABLE) if
         the process can't run now.
@@ -124,7 +137,9 @@ class ProcessSession(WorkerSession):
                 if small is None or small.process is not process:
                     small = self._small = _SmallRuns(process)
                 try:
-                    return self._run(process, small, outputs, feeds, options)
+                    if calls is None:
+                        return self._run(process, small, outputs, feeds, options)
+                    return self._run_recorded(process, outputs, feeds, options, calls)
                 except WorkerDiedError as error:
                     if not error.unread:  # otherwise the request is not to blame
                         raise
@@ -157,6 +172,47 @@ class ProcessSession(WorkerSession):
         if known is None:
             process.tensors.keep(self.KEPT_BYTES)
         return found
+
+    def _run_recorded(
+        self,
+        process: WorkerProcess,
+        outputs: Sequence[str],
+        feeds: dict[str, Array],
+        options: Any,
+        calls: list[OpCall],
+    ) -> list[Array]:
+        layout = Layout(list(feeds), list(feeds.values()))
+        self._write(process, layout)
+        run = self._begin(process, options)
+        question = encoded(["run", list(outputs), layout.entries, layout.end, True])
+        answer = self._last_answer(run, self._asked(run, question))
+        try:
+            calls += read_calls(answer.pop())
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._unreadable(run, error) from None
+        found = self._outputs(run, answer, outputs)
+        process.tensors.keep(self.KEPT_BYTES)
+        return found
+
+    def profiled(self, folder: Path) -> ProcessSession:
+        """Opens the file in another process, with a profiler that writes to a folder. Raises ServingError as
+        `ProcessSession` does."""
+        opening = self._file
+        confinement = replace(opening.confinement, writable=str(folder))
+        options = replace(opening.options, profile=folder)
+        opening = replace(opening, options=options, confinement=confinement)
+        return ProcessSession(self._name, opening, self._limits)
+
+    def profile(self) -> list[Operator]:
+        """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
+        with self._runs:
+            run = self._begin(self._process or self._running_process(), None)
+            answer = self._last_answer(run, self._asked(run, encoded(["profile"])))
+            try:
+                _, rows = answer
+                return read_operators(rows)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise self._unreadable(run, error) from None
 
     def _write(self, process: WorkerProcess, layout: Layout) -> None:
         """Copies the inputs of a run to the shared memory. Raises ServingError (TOO_LARGE) if they have no room."""

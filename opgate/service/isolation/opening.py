@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from opgate.ops_build.python_ops.embedded import ERRORS
-from opgate.service.isolation.channel import NOTE_SIZE, encoded
+from opgate.service.isolation.channel import NOTE_SIZE, TIMES_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.memory import Array
 from opgate.service.isolation.tensors import STRINGS
 from opgate.service.isolation.worker_log import begin_log
 
 if TYPE_CHECKING:
+    from opgate.service.core.request import OpCall
     from opgate.service.execution.session import BoundRun, SessionOptions
     from opgate.service.isolation.worker_end import Link
 
@@ -111,6 +112,8 @@ class _OnnxRunner:
         self._session = Session(path, options)
         self._link = link
         self._options = self._session.run_options()
+        self._times = link.times
+        self._write_times()
         self._binds = True
         self._plans: dict[bytes, _Plan] = {}
 
@@ -119,6 +122,7 @@ class _OnnxRunner:
         kinds = {"inputs": session.inputs, "outputs": session.outputs, "defaulted": session.defaulted}
         return {
             **{kind: [[t.name, t.type, t.shape] for t in tensors] for kind, tensors in kinds.items()},
+            "timed": session.ops.count,
             "nodes": {} if session.gpu is None else {name: sorted(types) for name, types in session.nodes().items()},
         }
 
@@ -140,9 +144,15 @@ class _OnnxRunner:
         return plan.answer
 
     def answer(self, question: Any, data: bytes) -> list[Any]:
-        _, names, entries, free = question
+        if question[0] == "profile":
+            return ["done", [list(operator) for operator in self._session.profile()]]
+        _, names, entries, free, *more = question
         link = self._link
         feeds = dict(link.view(entries))
+        if more:  # the gateway wants to know the calls of ops
+            calls: list[OpCall] = []
+            results = self._stoppable(lambda options: self._session.run(names, feeds, options, calls))
+            return ["done", link.write(names, results, free), [list(call) for call in calls]]
         written = link.write(names, self._stoppable(partial(self._session.run, names, feeds)), free)
         answer = ["done", written]
         small = free <= SMALL and sum(entry[4] for entry in written) <= SMALL
@@ -165,5 +175,11 @@ class _OnnxRunner:
             return run(options)
         finally:
             link.options = None
+            self._write_times()
             if options.terminate:
                 self._options = self._session.run_options()
+
+    def _write_times(self) -> None:
+        """Lets the gateway see how long ops took, also if this process dies in its next run."""
+        if self._session.ops.count:
+            self._session.ops.write(self._times, TIMES_SIZE)

@@ -22,6 +22,7 @@ from typing import Any
 import opgate
 from opgate.child_process import ChildProcess, cause_of_death
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.op_times import OpTimes, read_times, sum_of
 from opgate.service.isolation import channel, keeper
 from opgate.service.isolation.channel import Channel
 from opgate.service.isolation.confinement import Confinement
@@ -137,6 +138,12 @@ class WorkerProcess:
             until = min(until, time.monotonic() + _END)
         self.end_late(late)
         raise WorkerDiedError(self.death())
+
+    def op_times(self, libraries: int) -> OpTimes:
+        """Returns how long the ops of its model took, as so many libraries have counted them until the last run."""
+        each = channel.TIMES_SIZE // max(1, libraries)
+        begins = [channel.TIMES + i * each for i in range(libraries)]
+        return sum_of(read_times(self._channel.memory, begin, begin + each) for begin in begins)
 
     def mail(self) -> Mail:
         """Returns the connection over which a model in Python talks once it is open."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opgate.service.isolation.channel import NOTE, Channel, MessageTooLongError, encoded
+from opgate.service.isolation.channel import NOTE, TIMES, Channel, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array, SharedMemory
 from opgate.service.isolation.tensors import Entry, Layout, view
 
@@ -35,6 +35,11 @@ class Link:
     def note(self) -> int:
         """The address of the memory in which a crash writes the op that it ran."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self._shared.memory, NOTE))
+
+    @property
+    def times(self) -> int:
+        """The address of the memory in which the worker writes how long ops took."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._shared.memory, TIMES))
 
     def _listen(self) -> None:
         """Ends runs that nobody needs any more."""

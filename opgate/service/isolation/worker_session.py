@@ -14,11 +14,15 @@ from typing import Any
 
 from opgate.child_process import wait_before_start
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.op_times import OpTimes, bounded, sum_of
 from opgate.service.execution.session import EngineTensor
 from opgate.service.isolation.opening import Opening
 from opgate.service.isolation.process import WorkerProcess, command, environment
 
 logger = logging.getLogger("opgate.worker")
+
+# Libraries of a model that say how long their ops take.
+_MOST_TIMED = 64
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,13 @@ class WorkerSession:
         self._limits = limits
         self._changed = threading.Condition()
         self._process: WorkerProcess | None = None
+        self._measured: WorkerProcess | None = None  # the process whose op times are not in those of the past
         self._closed = False
         self._failures = 0  # deaths and failed starts since the last run that returned
         self.down = ""  # why the model can't run now, while nobody tries to start the process
         self.deaths = 0
+        self._timed = 0  # libraries that say how long their ops take
+        self._past_op_times: OpTimes = {}  # of processes that have died
         self._first: Any = None  # what the first start found, or its error
         self._end = os.eventfd(0, os.EFD_CLOEXEC)
         # The process ends with the thread that starts it. See keeper.py.
@@ -101,6 +108,7 @@ class WorkerSession:
             )
             for kind in ("inputs", "outputs", "defaulted")
         )
+        self._timed = min(_MOST_TIMED, int(self.description.get("timed", 0)))
         self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
         missing = "; ".join(map(str, self.description.get("missing", ())))
         logger.info(
@@ -120,6 +128,15 @@ class WorkerSession:
     def nodes(self) -> dict[str, set[str]]:
         """Returns the op types of the nodes by provider, in a session on a GPU."""
         return self._nodes
+
+    def op_times(self) -> OpTimes:
+        """Returns how long the calls of the ops took, by op and node. Any thread may ask, also after the end."""
+        with self._changed:
+            process = self._measured
+            return self._past_op_times if process is None else self._with_past(process)
+
+    def _with_past(self, process: WorkerProcess) -> OpTimes:
+        return bounded(sum_of((self._past_op_times, process.op_times(self._timed)))) if self._timed else {}
 
     def close(self) -> None:
         """Ends the process. Nothing may run the session any more."""
@@ -180,7 +197,7 @@ class WorkerSession:
         with self._changed:
             if self._first is None:
                 self._first = first
-            self._process = process
+            self._process = self._measured = process
             self._changed.notify_all()
         return process, "" if process is not None else str(first)
 
@@ -194,7 +211,10 @@ class WorkerSession:
             self._process = None
         if self._closed:
             process.kill()
-        return process.death()
+        reason = process.death()
+        with self._changed:
+            self._past_op_times, self._measured = self._with_past(process), None
+        return reason
 
 
 def _not_started(error: Exception) -> ServingError:

@@ -152,6 +152,10 @@ class Catalog:
             for model in set(after.values()) - set(entry.versions.values()):
                 for step in model.steps:
                     step.hold()
+            for version, model in after.items():
+                before = entry.versions.get(version, model)
+                if before is not model:
+                    model.statistics.op_times.follow(before.statistics.op_times)
             replaced += [model for model in entry.versions.values() if model not in after.values()]
             entry.kept = bool(outcome.reasons and entry.versions and not entry.faults())
             entry.wanted = True

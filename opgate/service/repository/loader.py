@@ -14,6 +14,7 @@ from pathlib import Path
 from opgate.cpu import usable_cores
 from opgate.service.core.checks import Limits
 from opgate.service.core.errors import ServingError
+from opgate.service.core.op_times import OpTimesOfModel
 from opgate.service.core.presentation import Presentation
 from opgate.service.core.request import Request
 from opgate.service.core.spec import PYTHON, ModelSpec
@@ -31,7 +32,7 @@ from opgate.service.execution.sequences import (
     SequenceScheduler,
     engine_spec,
 )
-from opgate.service.execution.session import ModelSession, Session, SessionOptions
+from opgate.service.execution.session import FileSession, ModelSession, Session, SessionOptions
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.opening import OnnxOpening
@@ -78,8 +79,8 @@ _NAMED_FILES = 5
 class LoadedModel:
     """A version of a model that can serve.
 
-    `steps` are the models that an ensemble runs. `stamp` differs if another load would bring something else. Only the
-    event loop's thread calls the methods.
+    `steps` are the models that an ensemble runs. `stamp` differs if another load would bring something else. `try_on`
+    runs a request in any session of the model file. Only the event loop's thread calls the methods.
     """
 
     config: ModelConfig
@@ -89,6 +90,8 @@ class LoadedModel:
     presentation: Presentation
     steps: tuple[LoadedModel, ...] = ()
     stamp: tuple[Hashable, ...] = ()
+    session: FileSession | None = None  # one of those of a model file
+    try_on: Callable[[FileSession, Request], None] | None = None
     _holders: int = 0  # what still submits requests: ensembles, and requests that are read
     _let_go: asyncio.Event | None = None
 
@@ -113,6 +116,7 @@ class LoadedModel:
             self._let_go = asyncio.Event()
             await self._let_go.wait()
         await self.executor.close()
+        self.statistics.op_times.close()
         for step in self.steps:
             step.release()
 
@@ -241,12 +245,18 @@ def _connect(
     if not in_python(config):
         check_against_engine(engine, session.inputs, session.outputs, session.defaulted)
     presentation = read_presentation(config, spec)
-    runs = [partial(try_out, session, engine) for session in dict.fromkeys(sessions)]
-    if sequences is not None:
-        runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
+
+    def try_on(session: ModelSession, request: Request) -> None:
+        if sequences is None:
+            try_out(session, engine, request)
+        else:
+            Sequencer(spec, sequences).try_out(request, run=partial(try_out, session, engine))
+
+    runs = [partial(try_on, session) for session in dict.fromkeys(sessions)]
     warm_ups = prove(config, spec, folder, version, runs, limits, settings.run_timeout)
     statistics = ModelStatistics()
     statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
+    statistics.op_times = OpTimesOfModel(dict.fromkeys(sessions))
     statistics.workers = [session for session in sessions if isinstance(session, WorkerSession)]
     claims = _claims(config, limiter)
     if sequences is None:
@@ -256,7 +266,10 @@ def _connect(
         executor: Executor = scheduler
     else:
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
-    return LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)
+    loaded = LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)
+    if not session.takes_requests:
+        loaded.session, loaded.try_on = session, try_on
+    return loaded
 
 
 def _scheduler(

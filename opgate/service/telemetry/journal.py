@@ -73,6 +73,12 @@ class Keeper(Protocol):
     def add(self, answer: Answer, request: Request | None, error: str) -> None: ...
 
 
+class Chooser(Recorder, Protocol):
+    """Chooses before its run whether a request is traced."""
+
+    def takes(self, model: str) -> bool: ...
+
+
 class _Limit:
     """Lets a number of lines through in each second, and counts the others."""
 
@@ -98,13 +104,13 @@ class Journal:
     def __init__(self, access_log: bool) -> None:
         """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
-        self.recorder: Recorder | None = None
+        self.recorder: Chooser | None = None
         self.keeper: Keeper | None = None
         self._keeps_all = access_log
         self._access_log = access_log
         self._limits: dict[int, _Limit] = {}
 
-    def set_recorder(self, recorder: Recorder | None) -> None:
+    def set_recorder(self, recorder: Chooser | None) -> None:
         """Hands every answered inference request to a recorder from now on."""
         self.recorder = recorder
         self._keeps_all = self._access_log or recorder is not None

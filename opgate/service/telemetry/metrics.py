@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from opgate.service.core.op_times import BOUNDS_NS, OpTimes, by_op
 from opgate.service.core.statistics import Histogram, ModelStatistics
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.telemetry.gpus import GpuCollector
@@ -31,6 +32,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOTAL = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 _LABELS = ["model", "version"]
 _TURN_NS = 1_000_000
+_OP_SECONDS = "opgate_op_seconds"
 
 _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
     (
@@ -167,6 +169,19 @@ class ModelMetrics:
             yield _comments(name, text, "histogram")
             for labels, statistics in rows:
                 yield _histogram(name, labels, histogram(statistics), unit)
+        yield _comments(_OP_SECONDS, "Time of a call of a custom op; on a GPU, of its launch", "histogram")
+        for labels, statistics in rows:
+            yield _op_times(labels, statistics.op_times.read())
+
+
+def _op_times(model: str, times: OpTimes) -> str:
+    """Returns the lines of the ops of a version of a model."""
+    lines = []
+    for (op, _), (total_ns, *counts) in sorted(by_op(times).items()):
+        histogram = Histogram(BOUNDS_NS)
+        histogram.counts, histogram.total = counts, total_ns
+        lines.append(_histogram(_OP_SECONDS, f'{model},op="{_escaped(op)}"', histogram, 1e9))
+    return "".join(lines)
 
 
 def _comments(name: str, text: str, kind: str) -> str:
@@ -174,8 +189,11 @@ def _comments(name: str, text: str, kind: str) -> str:
 
 
 def _labels(name: str, version: str) -> str:
-    escaped = name.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return f'model="{escaped}",version="{version}"'
+    return f'model="{_escaped(name)}",version="{version}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _number(value: float) -> str:

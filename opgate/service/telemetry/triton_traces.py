@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from opgate.service.core.errors import Kind, ServingError, invalid
-from opgate.service.core.request import Request, Times
+from opgate.service.core.request import OpCall, Request
 from opgate.service.telemetry.journal import Answer, Recorder
 
 logger = logging.getLogger("opgate.trace")
@@ -164,17 +164,24 @@ class Tracing:
         levels = {self._common.level, *(own.get("level", OFF) for own in self._of_model.values())}
         self._changed(levels != {OFF})
 
-    def record(self, answer: Answer, request: Request) -> None:
-        """Traces an answered request if it is its turn."""
-        settings = self.settings(answer.model)
+    def takes(self, model: str) -> bool:
+        """Returns whether the next request of a model is traced, because it is its turn."""
+        settings = self.settings(model)
         if settings.level == OFF:
-            return
-        seen = self._seen[answer.model] = self._seen.get(answer.model, -1) + 1
-        left = self._left.setdefault(answer.model, settings.count)
+            return False
+        seen = self._seen[model] = self._seen.get(model, -1) + 1
+        left = self._left.setdefault(model, settings.count)
         if seen % settings.rate or not left:
-            return
+            return False
         if left > 0:
-            self._left[answer.model] = left - 1
+            self._left[model] = left - 1
+        return True
+
+    def record(self, answer: Answer, request: Request) -> None:
+        """Traces an answered request that was chosen. One that did not come to that is chosen now if it is its turn."""
+        if not (self.takes(answer.model) if request.traced is None else request.traced):
+            return
+        settings = self.settings(answer.model)
         if settings.mode == TO_FILE:
             self._file.add(settings, answer, request)
         elif self._opentelemetry is not None:
@@ -202,7 +209,7 @@ class TraceFile:
         facts = {"id": self._number, "model_name": answer.model, "model_version": answer.version or ""}
         if request.id:
             facts["request_id"] = request.id
-        stamps = {"id": self._number, "timestamps": [{"name": n, "ns": ns} for n, ns in _stamps(request.times())]}
+        stamps = {"id": self._number, "timestamps": [{"name": n, "ns": ns} for n, ns in _stamps(request)]}
         self._waiting.append((settings, [facts, stamps]))
         if len(self._waiting) >= _BATCH:
             self._flush()
@@ -242,14 +249,22 @@ def _append(path: Path, objects: Sequence[dict[str, Any]], begins: bool) -> None
             file.write(b"," + data + b"]")
 
 
-def _stamps(times: Times) -> list[tuple[str, int]]:
+def _stamps(request: Request) -> list[tuple[str, int]]:
+    """Returns Triton's timestamps, and two for each call of a custom op, as Triton has them of what a backend does."""
+    times = request.times()
     names = (
         ("REQUEST_START", times.received_ns),
         ("QUEUE_START", times.received_ns),
         ("COMPUTE_START", times.started_ns),
         ("COMPUTE_INPUT_END", times.run_begin_ns),
+        *(stamp for call in request.op_calls or () for stamp in _stamps_of(call)),
         ("COMPUTE_OUTPUT_START", times.run_end_ns),
         ("COMPUTE_END", times.ended_ns),
         ("REQUEST_END", times.ended_ns),
     )
     return [(name, ns) for name, ns in names if ns]
+
+
+def _stamps_of(call: OpCall) -> tuple[tuple[str, int], tuple[str, int]]:
+    name = f"{call.op} {call.node}".rstrip()
+    return (f"OP_START {name}", call.begin_ns), (f"OP_END {name}", call.end_ns)

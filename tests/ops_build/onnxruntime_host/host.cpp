@@ -231,6 +231,11 @@ void fill_values(OrtApi& api) {
 }
 
 void fill_node(OrtApi& api) {
+  api.KernelInfo_GetNodeName = [](const OrtKernelInfo*, char* name, std::size_t* size) noexcept -> OrtStatusPtr {
+    constexpr std::string_view kName("node\0", 5);  // ONNX Runtime gives the zero too
+    if (name) std::copy_n(kName.begin(), std::min(*size, kName.size()), name);
+    return *size = kName.size(), nullptr;
+  };
   api.KernelInfo_GetInputCount = [](const OrtKernelInfo* info, std::size_t* count) noexcept -> OrtStatusPtr {
     return *count = info->inputs.size(), nullptr;
   };

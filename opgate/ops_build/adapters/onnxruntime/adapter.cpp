@@ -4,4 +4,5 @@
 #include "adapters/onnxruntime/call.cpp"
 #include "adapters/onnxruntime/inference.cpp"
 #include "adapters/onnxruntime/registration.cpp"
+#include "adapters/onnxruntime/times.cpp"
 #include "adapters/onnxruntime/value.cpp"

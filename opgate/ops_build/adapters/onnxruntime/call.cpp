@@ -183,10 +183,22 @@ Status ordinal_of(const OrtKernelInfo* info, int& ordinal) {
 
 #endif
 
+Status name_of_node(const OrtKernelInfo* info, std::string& name) {
+  std::size_t size = 0;  // with the zero at the end
+  OPGATE_RETURN_IF_ERROR(from_ort(api->KernelInfo_GetNodeName(info, nullptr, &size)));
+  name.resize(size);
+  OPGATE_RETURN_IF_ERROR(from_ort(api->KernelInfo_GetNodeName(info, name.data(), &size)));
+  name.resize(size ? size - 1 : 0);
+  return {};
+}
+
 }  // namespace
 
 Status NodeKernel::prepare(const OrtKernelInfo* info) {
   return named(op_, [&]() -> Status {
+    std::string name;
+    OPGATE_RETURN_IF_ERROR(name_of_node(info, name));
+    times_ = times_of(op_.signature.name, name);
     OPGATE_RETURN_IF_ERROR(read_attributes(info, op_.signature, attributes_));
     NodeInputs inputs;
     OPGATE_RETURN_IF_ERROR(inputs.read(info, op_.signature, device_));

@@ -3,6 +3,7 @@
 
 #include "api.h"
 #include "op_call/invoke.h"
+#include "op_call/op_times.h"
 
 namespace opgate::ort {
 
@@ -18,6 +19,9 @@ class NodeKernel {
 
   const Op& op() const { return op_; }
 
+  /// How long its calls take. It is there once the kernel is prepared.
+  NodeTimes& times() const { return *times_; }
+
  private:
   Status run(OrtKernelContext* context);
 
@@ -29,6 +33,7 @@ class NodeKernel {
   Device device_;
   Attributes attributes_;
   KernelCache kernels_;
+  std::shared_ptr<NodeTimes> times_;
 };
 
 }  // namespace opgate::ort

@@ -91,7 +91,12 @@ void fill(Registered& registered, bool infers) {
   registered.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
     auto& node = *static_cast<NodeKernel*>(kernel);
     const Running running(node.op());
-    return guarded([&] { return node.compute(context); });
+    return guarded([&] {
+      CallTimer timer(node.times());
+      Status status = node.compute(context);
+      if (status.ok()) timer.succeeded();
+      return status;
+    });
   };
   registered.KernelDestroy = [](void* kernel) { delete static_cast<NodeKernel*>(kernel); };
   registered.InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
