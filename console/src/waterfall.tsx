@@ -71,7 +71,7 @@ export const spansOfOperators = (operators: readonly Operator[], isCustom: (oper
 export function Waterfall({ spans, total, caption, tall }: { spans: readonly Span[]; total: number; caption: string; tall?: boolean }): JSX.Element {
   const end = Math.max(total, ...spans.map((span) => span.begin + span.us), 1e-9);
   return (
-    <div class={`scroll ${tall ? "tall" : ""}`} {...(tall ? { tabIndex: 0, role: "region", "aria-label": caption } : {})}>
+    <div class={`scroll ${tall ? "tall" : ""}`} tabIndex={0} role="region" aria-label={caption}>
       <table class="waterfall">
         <caption>{caption}</caption>
         <thead>

@@ -20,6 +20,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from opgate.service.console.process_view import ProcessView
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.op_times import BOUNDS_NS, OpTimesOfModel, by_op, quantile, read_times, rows_of, sum_of
 from opgate.service.core.request import OpCall, Request
@@ -30,6 +31,7 @@ from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.worker_session import WorkerLimits
 from opgate.service.repository.profiling import profile
 from opgate.service.telemetry.metrics import ModelMetrics
+from opgate.service.telemetry.recent_requests import RecentRequests
 from tests.service.onnx_models import ONNX_TYPES, value
 from tests.system.conftest import wait_until
 
@@ -455,13 +457,21 @@ def test_a_request_gets_the_calls_of_its_run(gateway):
     assert (call.op, call.node, call.inputs, call.outputs) == ("Mish", "n", ("f32[2,3]",), ("f32[2,3]",))
 
 
-def test_whoever_watches_gets_the_calls_of_every_request(gateway):
-    model, request = gateway.find("m").model, Request({"x": X}, 1, "k", ("y",))
-    gateway.choose(model, request)
-    assert request.op_calls is None and request.traced is None
-    gateway.watching = True
-    gateway.choose(model, request)
-    assert request.op_calls == ()
+def test_while_a_console_is_open_some_requests_of_a_second_get_the_calls(gateway):
+    model, view = gateway.find("m").model, ProcessView(gateway, RecentRequests(bodies=False))
+
+    def chosen():
+        request = Request({"x": X}, 1, "k", ("y",))
+        gateway.choose(model, request)
+        assert request.traced is None
+        return request.op_calls is not None
+
+    assert not chosen()
+    gateway.view = view
+    assert not chosen()
+    view.read({})
+    assert chosen()
+    assert 5 <= sum(chosen() for _ in range(200)) <= 100
 
 
 def test_a_profile_of_a_model_that_is_no_file_is_refused(gateway):

@@ -260,7 +260,7 @@ function Facts({ row, view }: { row: ModelRow; view: ModelView }): JSX.Element {
     <div class="columns">
       <section>
         <h2>Inputs and outputs</h2>
-        <div class="scroll">
+        <div class="scroll" tabIndex={0} role="region" aria-label="Inputs and outputs">
           <table>
             <thead>
               <tr>

@@ -390,7 +390,7 @@ export function Records({ rows, choose }: { rows: readonly Row[]; choose?: (plac
   }
   return (
     <>
-      <div class="scroll half">
+      <div class="scroll half" tabIndex={0} role="region" aria-label="Records">
         <table>
           <thead>
             <tr>

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgate.service.core.request import Array, Request, Times
+from opgate.service.core.request import Array, OpCall, Request, StepRun, Times
 from opgate.service.telemetry.journal import Answer
 
 #: So many of the last requests are kept.
@@ -34,8 +34,8 @@ class Recent(NamedTuple):
     rows: int
     id: str
     times: Times | None
-    steps: tuple[tuple[str, Times, bool], ...]
-    op_calls: tuple[Any, ...]
+    steps: tuple[StepRun, ...]
+    op_calls: tuple[OpCall, ...]
     inputs: Mapping[str, str] | None
     outputs: Mapping[str, str] | None
 
@@ -57,25 +57,39 @@ class Recent(NamedTuple):
             "error": self.error,
             "phases": [] if self.times is None else list(_phases(self.times, began, self.ended_ns)),
             "steps": [
-                {"model": name, "failed": failed, "phases": list(_phases(times, began)), **_part(times, began)}
-                for name, times, failed in self.steps
-            ],
-        }
-        if self.op_calls:
-            found["ops"] = [
                 {
-                    "op": call.op,
-                    "node": call.node,
-                    "begin_us": _us(call.begin_ns - began),
-                    "us": _us(call.end_ns - call.begin_ns),
-                    "inputs": call.inputs,
-                    "outputs": call.outputs,
+                    "model": step.model,
+                    "failed": step.failed,
+                    "phases": list(_phases(step.times, began)),
+                    **_part(step.times, began),
+                    **_ops(step.op_calls, began),
                 }
-                for call in self.op_calls
-            ]
+                for step in self.steps
+            ],
+            **_ops(() if self.steps else self.op_calls, began),
+        }
         if self.inputs is not None:
             found |= {"inputs": self.inputs, "outputs": self.outputs or {}}
         return found
+
+
+def _ops(calls: Sequence[OpCall], began: int) -> dict[str, Any]:
+    """Returns the calls of ops in a run, nothing if they were not recorded."""
+    if not calls:
+        return {}
+    return {
+        "ops": [
+            {
+                "op": call.op,
+                "node": call.node,
+                "begin_us": _us(call.begin_ns - began),
+                "us": _us(call.end_ns - call.begin_ns),
+                "inputs": call.inputs,
+                "outputs": call.outputs,
+            }
+            for call in calls
+        ]
+    }
 
 
 def _us(ns: int) -> float:
@@ -147,7 +161,7 @@ class RecentRequests:
             "" if request is None else request.id[:128],
             times,
             () if request is None else tuple(request.steps),
-            () if request is None else tuple(getattr(request, "op_calls", None) or ()),
+            () if request is None else tuple(request.op_calls or ()),
             _preview(request.inputs) if bodies and request is not None else None,
             _preview(request.result or {}) if bodies and request is not None else None,
         )
