@@ -29,6 +29,8 @@ class View(Protocol):
 
     def last_requests(self) -> dict[str, Any]: ...
 
+    def records_ops(self) -> bool: ...
+
 
 class Gateway(Protocol):
     """What the operations need of a gateway process."""

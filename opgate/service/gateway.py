@@ -155,7 +155,6 @@ class Gateway:
         self.tracing.tell()
         self._log_settings = log_settings
         self.all_processes = AllProcesses(self)
-        self.watching = False  # whether somebody wants to know the calls of ops in every request
         self._profiler = Profiler(settings.run_timeout)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
@@ -285,7 +284,7 @@ class Gateway:
         recorder = self.journal.recorder
         if recorder is not None:
             request.traced = recorder.takes(model.spec.name)
-        if self.watching or request.traced:
+        if request.traced or (self.view is not None and self.view.records_ops()):
             request.op_calls = ()
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
