@@ -23,13 +23,14 @@ from onnx import helper
 from opgate.service.console.process_view import ProcessView
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.op_times import BOUNDS_NS, OpTimesOfModel, by_op, quantile, read_times, rows_of, sum_of
-from opgate.service.core.request import OpCall, Request
+from opgate.service.core.request import OpCall, Request, StepRun
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.worker_session import WorkerLimits
 from opgate.service.repository.profiling import profile
+from opgate.service.telemetry.journal import Answer
 from opgate.service.telemetry.metrics import ModelMetrics
 from opgate.service.telemetry.recent_requests import RecentRequests
 from tests.service.onnx_models import ONNX_TYPES, value
@@ -457,21 +458,31 @@ def test_a_request_gets_the_calls_of_its_run(gateway):
     assert (call.op, call.node, call.inputs, call.outputs) == ("Mish", "n", ("f32[2,3]",), ("f32[2,3]",))
 
 
-def test_while_a_console_is_open_some_requests_of_a_second_get_the_calls(gateway):
-    model, view = gateway.find("m").model, ProcessView(gateway, RecentRequests(bodies=False))
+def test_a_console_gets_the_calls_of_some_requests(gateway):
+    model, request = gateway.find("m").model, Request({"x": X}, 1, "k", ("y",))
+    gateway.choose(model, request)
+    assert request.op_calls is None and request.traced is None
+    gateway.view = ProcessView(gateway, RecentRequests(False))
+    gateway.choose(model, request)
+    assert request.op_calls is None
+    gateway.view.read({})  # a console looks
+    gateway.choose(model, request)
+    assert request.op_calls == ()
 
-    def chosen():
-        request = Request({"x": X}, 1, "k", ("y",))
-        gateway.choose(model, request)
-        assert request.traced is None
-        return request.op_calls is not None
 
-    assert not chosen()
-    gateway.view = view
-    assert not chosen()
-    view.read({})
-    assert chosen()
-    assert 5 <= sum(chosen() for _ in range(200)) <= 100
+def test_the_console_shows_the_calls_of_a_request_and_of_its_steps(gateway):
+    request = run(gateway.find("m").model, ())
+    request.run_ns, request.ended_ns = (request.received_ns, time.perf_counter_ns()), time.perf_counter_ns()
+    recent = RecentRequests(bodies=False)
+    recent.add(Answer("http", "/infer", "200", 10**9, "m"), request, "")
+    request.steps = (StepRun("m", request.times(), False, request.op_calls * 300),)
+    recent.add(Answer("http", "/infer", "200", 10**9, "m"), request, "")
+    alone, pipeline = (each.as_map() for each in recent.since(0))
+    (call,) = alone["ops"]
+    assert (call["op"], call["node"], call["inputs"], call["outputs"]) == ("Mish", "n", ("f32[2,3]",), ("f32[2,3]",))
+    assert call["begin_us"] > 0 and 0 < call["us"] < 10**6
+    (step,) = pipeline["steps"]
+    assert step["model"] == "m" and len(step["ops"]) == 200 and step["ops"][0]["op"] == "Mish"
 
 
 def test_a_profile_of_a_model_that_is_no_file_is_refused(gateway):

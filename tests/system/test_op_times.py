@@ -224,7 +224,13 @@ def test_what_can_not_be_profiled(server):
 def test_profiles_take_turns_and_have_a_limit(server):
     """The run of the first one never ends. The second one comes meanwhile."""
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(profile(server, "endless")))
+
+    def first():
+        while (found := profile(server, "endless"))[0] == 503:  # the other one came first
+            time.sleep(0.05)
+        answers.append(found)
+
+    thread = threading.Thread(target=first)
     thread.start()
     refused = (0, {})
 
@@ -240,6 +246,21 @@ def test_profiles_take_turns_and_have_a_limit(server):
     ((status, answer),) = answers
     assert status == 504 and "took longer than 3 s (OPGATE_RUN_TIMEOUT" in answer["error"]
     wait_until(lambda: profile(server, "double")[0] == 200)
+
+
+def test_the_console_has_the_calls_of_requests(server):
+    with urllib.request.urlopen(f"{server.url}/console/stream", timeout=20) as stream:
+        assert stream.readline().startswith(b"event: hello")
+        for model in ("smooth", "apart"):
+            infer(server, model)
+    last = json.loads(server.get("/console/requests"))["requests"][:2]
+    for request in last:
+        assert [(call["op"], call["node"], call["inputs"]) for call in request["ops"]] == [
+            ("Mish", name, ["f32[1,4]"]) for name in ("m0", "m1")
+        ]
+        (phase,) = [phase for phase in request["phases"] if phase["name"] == "run"]
+        ends = [phase["begin_us"], *(call["begin_us"] for call in request["ops"]), phase["begin_us"] + phase["us"]]
+        assert ends == sorted(ends)
 
 
 def test_a_profile_leaves_no_file(models, environment, tmp_path):

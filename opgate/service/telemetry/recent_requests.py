@@ -19,6 +19,8 @@ _A_SECOND = 100
 _SECOND_NS = 1_000_000_000
 # Models of which the slowest request is kept.
 _MOST_MODELS = 1000
+# Calls of ops that are kept of a request.
+_MOST_CALLS = 200
 # Of a tensor that the operator lets people see: elements at each end, and characters in all.
 _ENDS, _MOST_TEXT = 8, 600
 
@@ -58,42 +60,43 @@ class Recent(NamedTuple):
             "phases": [] if self.times is None else list(_phases(self.times, began, self.ended_ns)),
             "steps": [
                 {
-                    "model": step.model,
-                    "failed": step.failed,
-                    "phases": list(_phases(step.times, began)),
-                    **_part(step.times, began),
-                    **_ops(step.op_calls, began),
+                    "model": name,
+                    "failed": failed,
+                    "phases": list(_phases(times, began)),
+                    **_part(times, began),
+                    **_ops(calls, began),
                 }
-                for step in self.steps
+                for name, times, failed, calls in self.steps
             ],
-            **_ops(() if self.steps else self.op_calls, began),
         }
+        found |= _ops(self.op_calls, began)
         if self.inputs is not None:
             found |= {"inputs": self.inputs, "outputs": self.outputs or {}}
         return found
 
 
-def _ops(calls: Sequence[OpCall], began: int) -> dict[str, Any]:
-    """Returns the calls of ops in a run, nothing if they were not recorded."""
-    if not calls:
-        return {}
-    return {
-        "ops": [
-            {
-                "op": call.op,
-                "node": call.node,
-                "begin_us": _us(call.begin_ns - began),
-                "us": _us(call.end_ns - call.begin_ns),
-                "inputs": call.inputs,
-                "outputs": call.outputs,
-            }
-            for call in calls
-        ]
-    }
-
-
 def _us(ns: int) -> float:
     return ns / 1000
+
+
+def _ops(calls: Sequence[OpCall], began: int) -> dict[str, Any]:
+    """Returns the calls of ops as the console shows them, nothing if there are none."""
+    rows = [
+        {
+            "op": call.op,
+            "node": call.node,
+            "begin_us": _us(call.begin_ns - began),
+            "us": _us(call.end_ns - call.begin_ns),
+            "inputs": call.inputs,
+            "outputs": call.outputs,
+        }
+        for call in calls
+    ]
+    return {"ops": rows} if rows else {}
+
+
+def _shortened(step: StepRun) -> StepRun:
+    return step._replace(op_calls=step.op_calls[:_MOST_CALLS])
 
 
 def _part(times: Times, began: int) -> dict[str, float]:
@@ -160,8 +163,8 @@ class RecentRequests:
             0 if request is None else request.rows,
             "" if request is None else request.id[:128],
             times,
-            () if request is None else tuple(request.steps),
-            () if request is None else tuple(request.op_calls or ()),
+            () if request is None else tuple(map(_shortened, request.steps)),
+            () if request is None else tuple((request.op_calls or ())[:_MOST_CALLS]),
             _preview(request.inputs) if bodies and request is not None else None,
             _preview(request.result or {}) if bodies and request is not None else None,
         )
