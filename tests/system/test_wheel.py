@@ -94,6 +94,8 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names} == {"opgate", "opgate.libs", "opgate-0.1.0.dist-info"}
+    page = [name for name in names if name.startswith("opgate/service/console/files/")]
+    assert {Path(name).suffix for name in page} >= {".html", ".js", ".css"}
     native = [name for name in names if name.startswith("opgate/") and name.endswith(".so")]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert sorted(native) == sorted(
