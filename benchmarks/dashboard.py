@@ -54,10 +54,16 @@ def run(services: Stack, seconds: float) -> tuple[float, float]:
     return begin - 5, time.time()
 
 
+_COLUMNS = 3
+
+
 def draw(panels: list[dict[str, Any]], services: Stack, begin: float, end: float, file: Path) -> None:
     """Draws a plot for each panel with lines."""
-    figure, all_axes = plt.subplots(4, 3, figsize=(15, 12), layout="constrained")
-    for axes, panel in zip(all_axes.flat, panels, strict=True):
+    rows = -(-len(panels) // _COLUMNS)
+    figure, all_axes = plt.subplots(rows, _COLUMNS, figsize=(15, 3 * rows), layout="constrained")
+    for axes in all_axes.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(all_axes.flat, panels, strict=False):
         for target in panel["targets"]:
             expression = target["expr"].replace("$instance", ".*").replace("$model", ".*")
             expression = expression.replace("$__rate_interval", "20s")
@@ -87,7 +93,7 @@ def main() -> None:
         sys.exit(f"the stack can't run here: {reason}")
     panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] == "timeseries"]
     panels = [panel for panel in panels if panel["title"] not in SKIPPED]
-    with stack(images(ROOT / "build/ops"), {}) as services:
+    with stack(images(), {}) as services:
         begin, end = run(services, arguments.seconds)
         draw(panels, services, begin, end, arguments.output)
 
