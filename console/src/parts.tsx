@@ -88,8 +88,9 @@ export function State({ state }: { state: string }): JSX.Element {
 export function Spark({ values, label }: { values: readonly number[]; label: string }): JSX.Element {
   const width = 110;
   const height = 24;
-  const top = Math.max(...values, 1e-9);
-  const points = values.map((value, i) => {
+  const top = Math.max(...values.filter((value) => !Number.isNaN(value)), 1e-9);
+  const points = values.flatMap((value, i) => {
+    if (Number.isNaN(value)) return [];
     const x = (i / Math.max(1, values.length - 1)) * width;
     return `${x.toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`;
   });

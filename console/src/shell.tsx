@@ -162,7 +162,7 @@ export function WhyNot(): JSX.Element | null {
   const header = wantedHeader(facts.why_not);
   return (
     <p class="hint">
-      Models can't be loaded or unloaded from here: {facts.why_not}.{" "}
+      Models can't be loaded or unloaded from here: {facts.control_mode === "explicit" ? facts.why_not : `the gateway runs with --model-control-mode ${facts.control_mode}, which has to be explicit`}.{" "}
       {header && (
         <button type="button" class="small" onClick={() => ask(header)}>
           Give the token

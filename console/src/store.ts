@@ -56,7 +56,7 @@ export interface Live {
   errors: number;
   p50: number; // seconds, NaN without requests
   p99: number;
-  minute: number[]; // requests in each second of the last minute, the newest last
+  minute: number[]; // requests in each second of the last minute, the newest last, NaN before this page looked
 }
 
 /** What a model does now, from the counters of the last ten seconds. */
@@ -68,13 +68,14 @@ export function live(key: string): Live {
   const first = ring.find((each) => last.at - each.at <= WINDOW_MS) ?? last;
   const span = Math.max(1, (last.at - first.at) / 1000);
   const counts = last.counts.map((value, i) => value - (first.counts[i] ?? 0));
-  const minute: number[] = new Array<number>(60).fill(0);
+  const known = Math.min(60, Math.round((last.at - ring[0]!.at) / 1000));
+  const minute = Array.from({ length: 60 }, (_, i) => (i >= 60 - known ? 0 : NaN));
   for (let i = 1; i < ring.length; i++) {
     const one = ring[i - 1]!;
     const other = ring[i]!;
     const slot = 59 - Math.round((last.at - other.at) / 1000);
     const done = other.requests + other.failures - one.requests - one.failures;
-    if (slot >= 0) minute[slot]! += done / Math.max(0.5, (other.at - one.at) / 1000);
+    if (slot >= 0) minute[slot] = (minute[slot] || 0) + done / Math.max(0.5, (other.at - one.at) / 1000);
   }
   return {
     rate: (last.requests - first.requests) / span,

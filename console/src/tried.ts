@@ -129,6 +129,12 @@ export function sampleValues(view: ModelView): Values {
   return values;
 }
 
+/** Says which request `lastTried` gives. */
+export function whatIsTried(view: ModelView): string {
+  if (remembered(view)) return "the request that you tried last";
+  return view.examples[0] ? `the example ${view.examples[0].title}` : "made-up values";
+}
+
 /** The body of the request that was tried last; without one, that of the first example, or of made-up values. */
 export async function lastTried(view: ModelView): Promise<{ inputs: unknown[] }> {
   let values = remembered(view);

@@ -50,7 +50,8 @@ export function spansOf(request: RequestRow): Span[] {
 }
 
 function ofOp(op: { op: string; node: string; begin_us: number; us: number; inputs?: string[]; outputs?: string[] }, depth: number, key: string): Span {
-  const shapes = op.inputs?.length ? `${op.inputs.join(", ")} to ${(op.outputs ?? []).join(", ")}` : "";
+  const given = (tensors: string[] | undefined): string => (tensors ?? []).filter((tensor) => tensor !== "none").join(", ");
+  const shapes = op.inputs?.length ? `${given(op.inputs)} to ${given(op.outputs)}` : "";
   return { key, name: op.op, detail: [op.node, shapes].filter(Boolean).join("  "), depth, begin: op.begin_us, us: op.us, tone: "custom" };
 }
 

@@ -38,6 +38,7 @@ _JOINED = {
     "load_model": ",",
     "rate_limit_resource": ",",
     "isolation_environment": ",",
+    "console_hosts": ",",
     "http_restricted_api": ";",
     "grpc_restricted_protocol": ";",
     "trace_config": ";",
@@ -125,6 +126,9 @@ class Settings(BaseSettings):
     build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
     # The console shows requests without what they hold, unless `console_bodies` is set.
     console: Annotated[bool, Flag("Serve the console, a page for the browser, at /.", "--console/--no-console")] = True
+    console_hosts: Annotated[
+        str, Flag("A name of this machine under which browsers open the console. May be given several times.")
+    ] = ""
     console_bodies: Annotated[
         bool,
         Flag("Let the console show the beginnings of inputs and outputs.", "--console-bodies/--no-console-bodies"),

@@ -11,11 +11,14 @@ import shutil
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import pytest
 
 from opgate.service.core.request import Request
+from opgate.service.telemetry import recent_requests
 from opgate.service.telemetry.journal import Answer
 from opgate.service.telemetry.recent_requests import MOST, RecentRequests
 from tests.service.onnx_models import batching, double, write_config
@@ -24,7 +27,12 @@ from tests.system.running import Server, running
 
 X = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
 BAD = {"inputs": [{"name": "z", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
-OWN_PAGE = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
+SAME = {"Sec-Fetch-Site": "same-origin"}
+
+
+def own_page(server, host="localhost"):
+    """The headers of a page that this gateway has sent."""
+    return {**SAME, "Origin": f"http://{host.lower()}:{server.http}"}
 
 
 @pytest.fixture(scope="module")
@@ -153,16 +161,16 @@ def test_bodies_are_seen_only_if_the_operator_lets_them(server, repository):
     with running(repository, "--console-bodies") as other:
         assert ask(other, "/v2/models/double/infer", X)[0] == 200
         seen = json.loads(ask(other, "/console/requests")[2])["requests"][0]
-        assert seen["inputs"]["x"] == "float32[1, 4] [[1. 2. 3. 4.]]" and "4. 6. 8." in seen["outputs"]["y"]
+        assert (seen["inputs"], seen["outputs"]) == ({"x": "float32[1, 4] 1 2 3 4"}, {"y": "float32[1, 4] 2 4 6 8"})
 
 
 def test_a_model_that_goes_and_comes(server):
     with stream(server) as events:
         assert [events.event()[0] for _ in range(2)] == ["hello", "tick"]
-        assert ask(server, "/v2/repository/models/other/unload", {}, OWN_PAGE)[0] == 200
+        assert ask(server, "/v2/repository/models/other/unload", {}, own_page(server))[0] == 200
         tick = events.until(lambda tick: "other" in models_of(tick))
         assert models_of(tick)["other"]["state"] == "UNAVAILABLE"
-        assert ask(server, "/v2/repository/models/other/load", {}, OWN_PAGE)[0] == 200
+        assert ask(server, "/v2/repository/models/other/load", {}, own_page(server))[0] == 200
         events.until(lambda tick: models_of(tick).get("other", {}).get("state") == "READY")
 
 
@@ -196,9 +204,12 @@ def test_models_that_nobody_has_loaded(repository, tmp_path):
         ({"Sec-Fetch-Site": "cross-site", "Origin": "http://evil"}, "localhost"),
         ({"Origin": "http://localhost"}, "localhost"),
         ({"Sec-Fetch-Site": "same-site"}, "127.0.0.1"),
-        ({"Sec-Fetch-Site": "same-origin"}, "evil.example"),
-        ({"Sec-Fetch-Site": "same-origin"}, "localhost.evil.example"),
-        ({"Sec-Fetch-Site": "same-origin"}, ""),
+        ({**SAME, "Origin": "http://evil.example"}, "evil.example"),
+        ({**SAME, "Origin": "http://localhost.evil.example"}, "localhost.evil.example"),
+        ({**SAME, "Origin": "http://localhost"}, "localhost"),  # another port
+        ({**SAME, "Origin": "https://models.example.org"}, "127.0.0.1"),  # through a proxy that keeps no Host
+        ({**SAME, "Origin": "null"}, "localhost"),
+        (SAME, ""),
     ],
 )
 def test_other_pages_change_nothing(server, headers, host):
@@ -209,7 +220,28 @@ def test_other_pages_change_nothing(server, headers, host):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LocalHost"])
 def test_the_own_page_may_load_on_this_machine(server, host):
-    assert ask(server, "/v2/repository/models/other/load", {}, OWN_PAGE, host)[0] == 200
+    assert ask(server, "/v2/repository/models/other/load", {}, own_page(server, host), host)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.", "evil.example:80"])
+@pytest.mark.parametrize("path", ["stream", "requests", "ops", "models/double", "examples/double/page.html"])
+def test_pages_under_other_names_see_nothing(server, path, host):
+    """Anybody may give a name to this address after the browser has loaded a page from there."""
+    status, _, body = ask(server, f"/console/{path}", host=host)
+    assert status == 403 and b"--console-hosts" in body
+
+
+def test_names_of_the_operator_and_tokens(repository):
+    with running(repository, "--console-hosts", "models.example.org", "--console-hosts", "other.example") as named:
+        for host, status in (
+            ("models.example.org", 200),
+            ("Other.Example", 200),
+            ("evil.example", 403),
+            ("gpu-box", 200),
+        ):
+            assert ask(named, "/console/requests", host=host)[0] == status
+    with running(repository, "--http-restricted-api", "statistics:see=one") as restricted:
+        assert ask(restricted, "/console/requests", headers={"see": "one"}, host="models.example.org")[0] == 200
 
 
 def test_the_page_and_its_files(server):
@@ -295,7 +327,16 @@ def test_loading_with_a_token(repository):
             assert hello["can_load"] is may and (may or "expecting header 'admin'" in hello["why_not"])
         evil = {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil"}
         assert ask(server, "/v2/repository/models/other/unload", {}, evil)[0] == 403
-        assert ask(server, "/v2/repository/models/other/load", {}, {"admin": "one", **OWN_PAGE}, "gateway")[0] == 200
+        assert (
+            ask(
+                server,
+                "/v2/repository/models/other/load",
+                {},
+                {"admin": "one", **own_page(server, "gateway")},
+                "gateway",
+            )[0]
+            == 200
+        )
 
 
 def test_without_a_console(repository):
@@ -315,7 +356,53 @@ def test_several_processes_are_one(repository):
             assert models_of(tick)["double"]["requests"] == 20
             assert len({process["pid"] for process in tick["server"]["processes"]}) == 2
             assert len(tick["requests"]) == 20
-        assert len(json.loads(ask(server, "/console/requests")[2])["requests"]) == 20
+        kept = json.loads(ask(server, "/console/requests")[2])["requests"]
+        assert len({(each["pid"], each["id"]) for each in kept}) == 20
+
+
+def test_consoles_that_open_together_are_told_everything_once(repository):
+    with running(repository, "--workers", "2") as server, contextlib.ExitStack() as opened:
+        with ThreadPoolExecutor(8) as pool:
+            streams = [opened.enter_context(each) for each in pool.map(lambda _: stream(server), range(8))]
+        for each in streams:
+            assert [each.event()[0] for _ in range(2)] == ["hello", "tick"]
+        for _ in range(5):
+            assert ask(server, "/v2/models/double/infer", X)[0] == 200
+        for each in streams:
+            told = []
+
+            def seen(tick, told=told):
+                told += [(request["pid"], request["id"]) for request in tick["requests"]]
+                return len(told) >= 5
+
+            each.until(seen)
+            assert len(told) == len(set(told)) == 5
+
+
+def test_a_file_with_strange_names_and_a_large_one(repository, tmp_path):
+    """Reading a large file holds up nobody, and what is no text or newer than the package is shown all the same."""
+    copied = tmp_path / "repository"
+    shutil.copytree(repository, copied)
+    path = copied / "bare" / "1" / "model.onnx"
+    model = onnx.load(path)
+    model.graph.node[0].name = "XXXX"
+    path.write_bytes(model.SerializeToString().replace(b"XXXX", b"\xff\xfe\xfd\xfc"))
+    weights = onnx.helper.make_tensor("unused", onnx.TensorProto.UINT8, [200 << 20], bytes(200 << 20), raw=True)
+    large = onnx.load(copied / "other" / "1" / "model.onnx")
+    large.graph.initializer.append(weights)
+    (copied / "other" / "1" / "model.onnx").write_bytes(large.SerializeToString())
+    (copied / "double" / "examples" / "big.json").write_text('{"x": [99999999999999999999999]}')
+    (copied / "double" / "examples" / "deep.json").write_text("[" * 30_000)
+    with running(copied) as server:
+        assert ask(server, "/v2/models/bare/infer", {"inputs": X["inputs"]})[0] == 200
+        view = json.loads(ask(server, "/console/models/bare")[2])
+        assert view["graph"]["nodes"][0]["name"] == "\ufffd" * 4
+        names = {example["title"] for example in json.loads(ask(server, "/console/models/double")[2])["examples"]}
+        assert "four numbers" in names and not names & {"big", "deep"}
+        assert ask(server, "/console/ops")[0] == 200
+        before = server.megabytes("VmHWM")
+        assert len(json.loads(ask(server, "/console/models/other")[2])["graph"]["nodes"]) == 1
+        assert server.megabytes("VmHWM") < before + 100
 
 
 def test_an_open_console_does_not_hold_up_the_stop(repository):
@@ -361,12 +448,19 @@ class TestRecentRequests:
         request = Request({"x": np.zeros(1, np.float32)}, 1, None, ("y",), id=str(number))
         recent.add(Answer("http", "/infer", "400" if error else "200", ns, model), request, error)
 
-    def test_the_last_hundred_are_kept(self):
+    def test_the_last_hundred_are_kept(self, monkeypatch):
+        monkeypatch.setattr(recent_requests, "_A_SECOND", 1000)
         recent = RecentRequests(bodies=False)
         for number in range(250):
             self.add(recent, number)
         assert [each.id for each in recent.since(0)] == [str(number) for number in range(250 - MOST, 250)]
         assert [each.id for each in recent.since(248)] == ["248", "249"]
+
+    def test_a_flood_of_errors_is_not_kept_whole(self):
+        recent = RecentRequests(bodies=False)
+        for number in range(5000):
+            self.add(recent, number, error="no model")
+        assert len(recent.since(0)) == MOST and int(recent.since(0)[-1].id) < 1000
 
     def test_the_slowest_of_each_model_stays(self):
         recent = RecentRequests(bodies=False)
@@ -382,6 +476,7 @@ class TestRecentRequests:
         for number in range(3000):
             self.add(recent, number, model=f"m{number}")
         assert len(recent.slowest()) == 1000
+        assert len(recent.since(0)) == MOST
 
     def test_at_a_high_rate_some_are_kept_and_slow_ones_always(self):
         recent = RecentRequests(bodies=False)
@@ -398,7 +493,7 @@ class TestRecentRequests:
     def test_previews_are_short(self):
         recent = RecentRequests(bodies=True)
         big = np.zeros((1000, 1000), np.float32)
-        texts = np.array([b"x" * 100_000], object)
+        texts = np.array([b"x" * 100_000_000, "\xff" * 10_000_000], object)
         request = Request({"x": big, "t": texts}, 1, None, ("y",))
         request.result = {"y": big}
         recent.add(Answer("http", "/infer", "200", 1, "m"), request, "")

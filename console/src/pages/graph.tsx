@@ -7,7 +7,7 @@ import { count, micros, percent, plural, seconds } from "../format";
 import { type Box, graphOf, type Layout, layOut, pathOf } from "../graph";
 import { Bars, Choice, Empty, Problem } from "../parts";
 import { link } from "../route";
-import { lastTried } from "../tried";
+import { lastTried, whatIsTried } from "../tried";
 import type { GraphNode, Operator, OpTime, ModelView } from "../types";
 import { spansOfOperators, Waterfall } from "../waterfall";
 
@@ -21,7 +21,7 @@ interface Time {
 const LAID_OUT = /_nchwc$/;
 
 /** The time of each node by its id: of one request if that was measured, otherwise the means of the custom ops. */
-function timesOf(nodes: readonly GraphNode[], ops: readonly OpTime[], operators: readonly Operator[] | null): Map<number, Time> {
+function timesOf(nodes: readonly GraphNode[], ops: readonly OpTime[], operators: readonly Operator[] | null, run: number): Map<number, Time> {
   const byName = new Map<string, number>();
   if (operators) {
     for (const each of operators) {
@@ -29,7 +29,8 @@ function timesOf(nodes: readonly GraphNode[], ops: readonly OpTime[], operators:
       byName.set(name, (byName.get(name) ?? 0) + each.duration_us / 1e6);
     }
   } else for (const each of ops) if (each.count) byName.set(each.node, each.seconds / each.count);
-  const total = [...byName.values()].reduce((sum, value) => sum + value, 0);
+  const all = [...byName.values()].reduce((sum, value) => sum + value, 0);
+  const total = operators ? all : Math.max(run, all);
   const found = new Map<number, Time>();
   for (const node of nodes) {
     const time = node.name ? byName.get(node.name) : undefined;
@@ -40,7 +41,8 @@ function timesOf(nodes: readonly GraphNode[], ops: readonly OpTime[], operators:
 
 const heat = (share: number): string => (share > 0.5 ? "h5" : share > 0.25 ? "h4" : share > 0.1 ? "h3" : share > 0.03 ? "h2" : "h1");
 
-export function GraphTab({ view, ops }: { view: ModelView; ops: readonly OpTime[] }): JSX.Element {
+/** `run` is the mean time of a run in seconds, 0 if there was none. */
+export function GraphTab({ view, ops, run }: { view: ModelView; ops: readonly OpTime[]; run: number }): JSX.Element {
   const [chosen, choose] = useState<number | null>(null);
   const [form, setForm] = useState<"picture" | "list">("picture");
   const [operators, setOperators] = useState<Operator[] | null>(null);
@@ -48,7 +50,7 @@ export function GraphTab({ view, ops }: { view: ModelView; ops: readonly OpTime[
   const [busy, setBusy] = useState(false);
   const graph = useMemo(() => graphOf(view), [view]);
   const layout = useMemo(() => (graph ? layOut(graph, !view.graph) : null), [graph]);
-  const times = useMemo(() => timesOf(graph?.nodes ?? [], ops, operators), [graph, ops, operators]);
+  const times = useMemo(() => timesOf(graph?.nodes ?? [], ops, operators, run), [graph, ops, operators, run]);
   if (!graph || !layout) {
     return <Empty title="This model has no graph to show.">Its platform is {view.platform || view.backend}. Only ONNX files and ensembles have a graph.</Empty>;
   }
@@ -89,18 +91,18 @@ export function GraphTab({ view, ops }: { view: ModelView; ops: readonly OpTime[
         )}
         <span class="muted">
           {view.graph
-            ? `${plural(graph.nodes.length, "node")}, ${count(custom)} of them custom${graph.left_out ? `, ${count(graph.left_out)} more are not shown` : ""}`
+            ? `${plural(graph.nodes.length, "node")}, ${custom === graph.nodes.length ? "custom" : `${count(custom)} of them custom`}${graph.left_out ? `, ${count(graph.left_out)} more are not shown` : ""}`
             : plural(graph.nodes.length, "step")}
         </span>
       </div>
       <Problem text={problem} />
       <p class="hint" aria-live="polite">
         {operators
-          ? `Times are those of one request, ${micros(total)} in all, measured with the profiler on, which costs time itself.`
+          ? `Times are those of one request (${whatIsTried(view)}), ${micros(total)} in all, measured with the profiler on, which costs time itself. Other requests may take longer or shorter.`
           : times.size
-            ? "Times are the means of the custom ops since the model was loaded. Measure every operator to see the others."
+            ? `Times are the means of the custom ops since the model was loaded, and their shares of a run. Measure every operator sends ${whatIsTried(view)} and shows each one.`
             : view.graph
-              ? "Measure every operator to see where a request spends its time: the request that you tried last is sent once more, or an example."
+              ? `Measure every operator shows where a request spends its time. It sends ${whatIsTried(view)}.`
               : ""}
       </p>
       <div class="graph">
@@ -111,7 +113,7 @@ export function GraphTab({ view, ops }: { view: ModelView; ops: readonly OpTime[
         )}
         <aside aria-live="polite" aria-label="The chosen node" class="panel">
           {node ? (
-            <Details node={node} time={times.get(node.id)} step={!view.graph} />
+            <Details node={node} time={times.get(node.id)} of={operators ? "of the operators' time" : "of a run"} step={!view.graph} />
           ) : (
             <p class="muted">Choose a node to see what it takes and gives.</p>
           )}
@@ -143,7 +145,7 @@ function Kinds({ operators }: { operators: readonly Operator[] }): JSX.Element {
   return <Bars bars={bars} />;
 }
 
-function Details({ node, time, step }: { node: GraphNode; time: Time | undefined; step: boolean }): JSX.Element {
+function Details({ node, time, of, step }: { node: GraphNode; time: Time | undefined; of: string; step: boolean }): JSX.Element {
   const list = (names: readonly string[]): JSX.Element => (names.length ? <span class="mono wrap">{names.join(", ")}</span> : <span class="muted">none</span>);
   return (
     <>
@@ -161,7 +163,7 @@ function Details({ node, time, step }: { node: GraphNode; time: Time | undefined
       <dl class="facts list">
         {!step && <div><dt>Node</dt><dd class="mono wrap">{node.name || "without a name"}</dd></div>}
         {!step && <div><dt>Domain</dt><dd class="mono">{node.domain || "ai.onnx"}</dd></div>}
-        {time && <div><dt>Time</dt><dd class="num">{time.text} ({percent(time.share)} of what was measured)</dd></div>}
+        {time && <div><dt>Time</dt><dd class="num">{time.text} ({percent(time.share)} {of})</dd></div>}
         <div><dt>Inputs</dt><dd>{list(node.inputs)}</dd></div>
         {node.constants && node.constants.length > 0 && <div><dt>Weights</dt><dd>{list(node.constants)}</dd></div>}
         <div><dt>Outputs</dt><dd>{list(node.outputs)}</dd></div>

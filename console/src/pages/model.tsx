@@ -57,7 +57,7 @@ export function Model(): JSX.Element {
           <Tabs label={`Parts of ${name}`} current={tab} tabs={TABS.map(([id, title]) => ({ id, title, href: link("models", name, version, id) }))} />
           <Problem text={found.error} again={found.reload} />
           {tab === "overview" && <Overview row={row} view={view} ops={ops.data?.ops ?? null} />}
-          {view && tab === "graph" && <GraphTab key={keyOf(name, version)} view={view} ops={ops.data?.ops ?? []} />}
+          {view && tab === "graph" && <GraphTab key={keyOf(name, version)} view={view} ops={ops.data?.ops ?? []} run={row.requests ? (row.infer_ns ?? 0) / row.requests / 1e9 : 0} />}
           {view && tab === "try" && <TryTab key={keyOf(name, version)} view={view} />}
           {view && tab === "config" && <Config view={view} />}
           {!view && !found.error && tab !== "overview" && <p class="muted" role="status">Reading the model.</p>}
@@ -246,7 +246,12 @@ function OpTimes({ ops, row, view }: { ops: readonly OpTime[]; row: ModelRow; vi
               </tbody>
             </table>
           </div>
-          <p class="hint">Mean, p50 and p99 are those of a call. The rest of the run are operators of the engine. The tab Graph measures them for one request.</p>
+          <p class="hint">
+            Since the model was loaded. Mean, p50 and p99 are those of a call, the quantiles from a histogram.{" "}
+            {view?.graph?.nodes.some((node) => !node.custom)
+              ? "The rest of the run are operators of the engine, which the tab Graph measures for one request."
+              : "The rest of the run is the engine's own work around the ops."}
+          </p>
         </>
       )}
     </section>

@@ -57,7 +57,7 @@ export function Requests(): JSX.Element {
       </div>
       <Problem text={found.error} again={found.reload} />
       <p class="hint" aria-live="polite">
-        {paused.value && list === "last" ? `Paused. ${newer(rows)} came since.` : ""}
+        {list === "slowest" ? "Each is the slowest that was answered since the gateway started." : paused.value ? `Paused. ${newer(rows)} came since.` : ""}
       </p>
       {key && (chosen ? <OneRequest key={key} request={chosen} /> : <Empty title="This request is no longer kept.">The gateway keeps the last hundred.</Empty>)}
       {shown.length === 0 ? (
@@ -172,7 +172,7 @@ function OneRequest({ request }: { request: RequestRow }): JSX.Element {
         <p class="muted">The request ended before any part of it was measured.</p>
       )}
       {!request.ops && request.phases.length > 0 && (
-        <p class="hint">The ops of this request were not recorded. They are recorded for some requests of each second while a console is open.</p>
+        <p class="hint">The ops of this request were not recorded: they are for 20 requests of each second, from when a console is open.</p>
       )}
       <Bodies title="Inputs" tensors={request.inputs} />
       <Bodies title="Outputs" tensors={request.outputs} />

@@ -65,9 +65,10 @@ export function TryTab({ view }: { view: ModelView }): JSX.Element {
       request = csv ? ofRows(view, csv, parameters) : await build(view, given, parameters, draw, streaming);
     } catch (error) {
       setProblem(messageOf(error));
+      setAnswer(null);
+      setAsked(null);
       return;
     }
-    if (!csv) remember(view, given);
     setAsked({ sent: request.sent, values: given });
     setBusy(true);
     setAnswer(null);
@@ -100,6 +101,7 @@ export function TryTab({ view }: { view: ModelView }): JSX.Element {
       own.error = messageOf(error);
     }
     own.done = true;
+    if (!csv && own.status === 200) remember(view, given);
     setAnswer(own);
     setBusy(false);
   };

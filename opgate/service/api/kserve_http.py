@@ -285,7 +285,7 @@ class _Routes:
 
             asked = await gateway.work(decoder.cost(body.size, header_length), decode)
             operators = await gateway.profile(served.model, asked)
-        return answer({"operators": [operator._asdict() for operator in operators]})
+        return await asyncio.to_thread(lambda: answer({"operators": [operator._asdict() for operator in operators]}))
 
 
 def routes(gateway: Gateway) -> Iterator[Route]:
@@ -339,8 +339,14 @@ def _is_own_page(request: Request) -> bool:
     """Returns whether a page of this gateway sends the request, under a name that only this machine can have: another
     name may have been given to anybody's page before it was given to this address."""
     host = request.headers.get("host", "").lower()
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-    return request.headers.get("sec-fetch-site") == "same-origin" and name in _OWN_NAMES
+    origin = request.headers.get("origin")  # browsers send it with every POST
+    fits = origin is None or origin.lower().partition("://")[2] == host
+    return request.headers.get("sec-fetch-site") == "same-origin" and fits and name_of(host) in _OWN_NAMES
+
+
+def name_of(host: str) -> str:
+    """Returns a Host header without its port."""
+    return re.sub(r":\d+$", "", host)
 
 
 def _header_length(request: Request) -> int | None:

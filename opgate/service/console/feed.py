@@ -60,6 +60,7 @@ class Feed:
         self._gateway = gateway
         self._watchers: set[_Watcher] = set()
         self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
         self._forget()
 
     def _forget(self) -> None:
@@ -96,10 +97,11 @@ class Feed:
         watcher = _Watcher(log)
         self._watchers.add(watcher)
         try:
-            if self._task is None:
-                self._forget()
-                await self._look()
-                self._task = asyncio.create_task(self._run())
+            async with self._starting:
+                if self._task is None:
+                    self._forget()
+                    await self._look()
+                    self._task = asyncio.create_task(self._run())
             yield _event("hello", hello) + _event("tick", self._everything(log))
             while (event := await watcher.events.get()) is not None:
                 yield event
@@ -126,7 +128,7 @@ class Feed:
                     tick = await self._look()
                 except ServingError as error:  # a process has just died
                     logger.warning("the console can't be told of the gateway: %s", error.message)
-                    continue
+                    tick = None
                 if tick is not None:
                     alive = time.monotonic()
                     self._send(tick)
@@ -184,7 +186,7 @@ class Feed:
                 key = (row["name"], row["version"])
                 changed.add(key)
                 rows[key] = row
-            requests += [{**request, "pid": part["pid"]} for request in part["requests"]]
+            requests += part["requests"]
             lines += part["log"]
         changed |= await self._list()
         gone = []

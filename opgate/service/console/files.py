@@ -43,6 +43,11 @@ class Files:
     def __init__(self, folder: Path = FILES) -> None:
         self._files = {path.name: _read(path) for path in sorted(folder.glob("*")) if path.is_file()}
 
+    @property
+    def icon(self) -> str:
+        """The name of the page's icon."""
+        return next((name for name in self._files if name.endswith(".svg")), "icon.svg")
+
     def respond(self, name: str, request: Request) -> Response:
         """Returns a file. Only the page itself is asked for anew: the names of the others change with what they hold.
 

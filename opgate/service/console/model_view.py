@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from google.protobuf.message import DecodeError
+import orjson
 
-from opgate.service.console.graph import custom_ops, read_graph
+from opgate.service.console.graph import read_graphs
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.spec import PYTHON, ModelSpec, TensorSpec
 from opgate.service.core.triton_messages import ModelConfig
@@ -187,8 +187,10 @@ def _examples(entry: Entry) -> Iterator[dict[str, Any]]:
             yield {"title": title, "kind": "file", "file": _address(entry, path), "media": _media(path)}
         elif path.stat().st_size <= _MOST_JSON_BYTES:
             try:
-                yield {"title": title, "kind": "json", "json": json.loads(path.read_text(encoding="utf-8"))}
-            except ValueError as error:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                orjson.dumps(content)  # it has no integers beyond 64 bits
+                yield {"title": title, "kind": "json", "json": content}
+            except (ValueError, TypeError, RecursionError, OSError) as error:
                 logger.warning("%s can't be read: %s", path, error)
 
 
@@ -238,10 +240,7 @@ def _media(path: Path) -> str:
 def _graph(model: LoadedModel, entry: Entry) -> dict[str, Any] | None:
     """Returns the graph of a model file, None if the model has none that can be read."""
     path = _model_file(model, entry)
-    try:
-        return None if path is None else read_graph(path)
-    except (OSError, DecodeError):
-        return None
+    return None if path is None else read_graphs([path])[0]
 
 
 def _model_file(model: LoadedModel, entry: Entry) -> Path | None:
@@ -259,13 +258,13 @@ def _model_file(model: LoadedModel, entry: Entry) -> Path | None:
 def ops_in_use(gateway: Gateway) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Returns the models and versions that use each op, by domain and name. It reads files, so call it on a thread."""
     users: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for model in gateway.catalog.models():
+    paths: dict[Path, list[LoadedModel]] = {}
+    for model in list(gateway.catalog.models()):
         entry = gateway.catalog.entry(model.spec.name)
         path = None if entry is None else _model_file(model, entry)
-        try:
-            ops = frozenset() if path is None else custom_ops(path)
-        except (OSError, DecodeError):
-            continue
-        for op in ops:
-            users.setdefault(op, []).append((model.spec.name, model.spec.version))
+        if path is not None:
+            paths.setdefault(path, []).append(model)
+    for models, graph in zip(paths.values(), read_graphs(list(paths)), strict=True):
+        for domain, op in [] if graph is None else graph["custom_ops"]:
+            users.setdefault((domain, op), []).extend((model.spec.name, model.spec.version) for model in models)
     return users

@@ -52,7 +52,8 @@ def op_list(gateway: Gateway) -> list[dict[str, Any]]:
                 )
                 known["devices"] = sorted({*known["devices"], *op.get("devices", [])})
                 known["engines"] = sorted({*known["engines"], engine} - {""})
-                if engine == "onnxruntime":
+                # A model on the CPU has this one.
+                if engine == "onnxruntime" and "cuda" not in library.get("devices", ()):
                     known |= {"library": library.get("file", ""), "sha256": library.get("sha256", "")}
     for library_name in sorted({str(op["library"]) for op in ops.values() if "onnxruntime" in op["engines"]}):
         for op_of_table in _table(library_name, gateway):

@@ -14,7 +14,7 @@ from opgate.service.core.statistics import ModelStatistics
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.telemetry.logs import extra_fields
-from opgate.service.telemetry.recent_requests import RecentRequests
+from opgate.service.telemetry.recent_requests import Recent, RecentRequests
 
 Key = tuple[str, str]
 
@@ -64,7 +64,7 @@ class LogLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._lines: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_MOST_LINES)
-        self.number = 0
+        self._number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps a line."""
@@ -82,12 +82,13 @@ class LogLines(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        self.number += 1
-        self._lines.append((self.number, line))
+        self._lines.append((self._number, line))  # a handler has a lock
+        self._number += 1
 
-    def since(self, number: int) -> list[dict[str, Any]]:
-        """Returns the lines with a higher number, the oldest first."""
-        return [line for own, line in list(self._lines) if own > number]
+    def since(self, number: int) -> tuple[list[dict[str, Any]], int]:
+        """Returns the lines from a number on, the oldest first, and the number of the next one."""
+        lines = [(own, line) for own, line in list(self._lines) if own >= number]
+        return [line for _, line in lines], lines[-1][0] + 1 if lines else number
 
 
 class ProcessView:
@@ -120,13 +121,14 @@ class ProcessView:
         own = marks.get(os.getpid(), Marks())
         models, keys = self._models(own.models)
         requests = self.recent.since(own.requests)
+        lines, next_line = self.log.since(own.lines)
         return {
             "pid": os.getpid(),
-            "marks": Marks(self._stamp, requests[-1].number if requests else own.requests, self.log.number),
+            "marks": Marks(self._stamp, requests[-1].number if requests else own.requests, next_line),
             "models": models,
             "keys": keys,
-            "requests": [request.as_map() for request in requests],
-            "log": self.log.since(own.lines),
+            "requests": [self._told(request) for request in requests],
+            "log": lines,
             "processes": self._processes(),
             "totals": {
                 "http_connections": len(self._gateway.connections),
@@ -140,9 +142,14 @@ class ProcessView:
     def last_requests(self) -> dict[str, Any]:
         """Returns the last requests, and the slowest of each model."""
         return {
-            "requests": [request.as_map() for request in self.recent.since(0)],
-            "slowest": [request.as_map() for request in self.recent.slowest()],
+            "requests": [self._told(request) for request in self.recent.since(0)],
+            "slowest": [self._told(request) for request in self.recent.slowest()],
         }
+
+    @staticmethod
+    def _told(request: Recent) -> dict[str, Any]:
+        """Returns a request, known by its number and its process."""
+        return {**request.as_map(), "pid": os.getpid()}
 
     def _processes(self) -> list[dict[str, Any]]:
         found = [read_process(os.getpid(), "gateway")]

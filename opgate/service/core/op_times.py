@@ -17,6 +17,8 @@ _ROWS = struct.Struct("<Q")
 _ROW = struct.Struct(f"<II{2 + len(BOUNDS_NS)}q")
 # Nodes of a model that are gone and still stand for themselves. Others count for their op.
 _MOST_NODES = 4096
+# The largest number that can be: a worker may write anything. The sum of a row fits in 64 bits.
+_MOST = 1 << 55
 # Characters of a name.
 _LONGEST = 256
 
@@ -40,9 +42,9 @@ def read_times(memory: bytes | mmap, begin: int, end: int) -> OpTimes:
             break
         op_size, node_size, *numbers = _ROW.unpack_from(memory, at)
         node_at, at = names_at + op_size, names_at + op_size + node_size
-        if max(op_size, node_size) > _LONGEST or at > end or min(numbers) < 0:
+        if max(op_size, node_size) > _LONGEST or at > end or min(numbers) < 0 or max(numbers) > _MOST:
             break
-        found[_text(memory[names_at:node_at]), _text(memory[node_at:at])] = numbers
+        add(found, {(_text(memory[names_at:node_at]), _text(memory[node_at:at])): numbers})
     return found
 
 

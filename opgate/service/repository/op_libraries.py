@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,19 +60,21 @@ class Library:
 
 # The images of libraries by digest. A library is loaded into the process once and stays, so its image stays too.
 _IMAGES: dict[str, Path] = {}
+_MAKING = threading.Lock()  # models are loaded side by side
 
 
 def _image(name: str, data: bytes, digest: str) -> Path:
     """Returns a file in memory that holds `data` and that nobody can change."""
-    image = _IMAGES.get(digest)
-    if image is None:
-        file = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        with os.fdopen(os.dup(file), "wb") as out:
-            out.write(data)
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
-        image = _IMAGES[digest] = Path(f"/proc/self/fd/{file}")
-    return image
+    with _MAKING:
+        image = _IMAGES.get(digest)
+        if image is None:
+            file = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            with os.fdopen(os.dup(file), "wb") as out:
+                out.write(data)
+            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+            image = _IMAGES[digest] = Path(f"/proc/self/fd/{file}")
+        return image
 
 
 def _check_not_writable_by_all(folder: Path) -> None:

@@ -123,9 +123,18 @@ def _preview(arrays: Mapping[str, Array]) -> dict[str, str]:
     """Returns the beginning and the end of each tensor as text, with its datatype and shape."""
     found = {}
     for name, array in arrays.items():
-        text = np.array2string(np.asarray(array), threshold=2 * _ENDS, edgeitems=_ENDS // 2, precision=6)
-        found[name] = f"{array.dtype}{list(array.shape)} {text}"[:_MOST_TEXT]
+        flat = array.reshape(-1)
+        shown = [_element(value) for value in flat[: 2 * _ENDS]]
+        if len(flat) > 2 * _ENDS:
+            shown = [*shown[:_ENDS], "...", *(_element(value) for value in flat[-_ENDS:])]
+        found[name] = f"{array.dtype}{list(array.shape)} {' '.join(shown)}"[:_MOST_TEXT]
     return found
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, (bytes, str)):
+        return repr(value[:_MOST_TEXT])
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 class RecentRequests:
@@ -142,13 +151,20 @@ class RecentRequests:
 
     def wants(self, model: str, began_ns: int) -> bool:
         """Returns whether to keep a request without an error that began at `began_ns` and ends now."""
+        return self._has_room() or perf_counter_ns() - began_ns > self._slowest_ns.get(model, 0)
+
+    def _has_room(self) -> bool:
+        """Returns whether there were fewer requests in this second than are kept of one."""
         now = perf_counter_ns()
         if now > self._second:
             self._second, self._left = now + _SECOND_NS, _A_SECOND
-        return self._left > 0 or now - began_ns > self._slowest_ns.get(model, 0)
+        return self._left > 0
 
     def add(self, answer: Answer, request: Request | None, error: str) -> None:
-        """Keeps a request that has been answered."""
+        """Keeps a request that has been answered, unless there were too many in this second. The slowest is kept."""
+        slowest = request is not None and not error and answer.ns > self._slowest_ns.get(answer.model, 0)
+        if not (self._has_room() or slowest):
+            return
         self._number += 1
         self._left -= 1
         times, bodies = None, self._bodies and request is not None
@@ -169,7 +185,7 @@ class RecentRequests:
             _preview(request.result or {}) if bodies and request is not None else None,
         )
         self._last.append(recent)
-        if not error and request is not None and answer.ns > self._slowest_ns.get(answer.model, 0):
+        if slowest:
             self._slowest[answer.model] = recent
             self._slowest_ns[answer.model] = answer.ns
             if len(self._slowest) > _MOST_MODELS:
