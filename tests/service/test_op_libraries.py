@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
@@ -49,6 +50,16 @@ def test_trust_lists_the_hash_once_and_a_changed_file_is_refused(tmp_path, libra
     library.write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not trusted"):
         op_libraries.trusted_library("libmine.so", [library.parent], [folder])
+
+
+def test_models_that_load_side_by_side_share_one_image(tmp_path, library):
+    """Each image would be a library of its own in the process."""
+    for round_ in range(20):
+        library.write_bytes(b"%d" % round_ * (1 << 20))
+        op_libraries.trust(library, tmp_path / "ops")
+        with ThreadPoolExecutor(8) as pool:
+            load = lambda _: op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path / "ops"])  # noqa: E731
+            assert len({found.image for found in pool.map(load, range(8))}) == 1
 
 
 def test_the_version_folder_comes_before_the_model_folder(tmp_path, library):

@@ -24,6 +24,7 @@ from opgate.service.console.process_view import ProcessView
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.op_times import BOUNDS_NS, OpTimesOfModel, by_op, quantile, read_times, rows_of, sum_of
 from opgate.service.core.request import OpCall, Request, StepRun
+from opgate.service.execution.engine_profile import read_profile
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.file_session import ProcessSession
@@ -493,3 +494,20 @@ def test_a_profile_of_a_model_that_is_no_file_is_refused(gateway):
         profile(replace(model, try_on=None), Request({"x": X}, 1, "k", ("y",)))
     assert refused.value.kind is Kind.UNSUPPORTED
     assert run(model).error is None
+
+
+def test_a_profile_of_too_many_operators_is_refused(tmp_path):
+    """Reading it would hold up everybody."""
+    path = tmp_path / "run.json"
+    path.write_bytes(b"[" + b" " * (4 << 20) + b"]")
+    with pytest.raises(
+        ServingError, match=r"has 4194306 bytes, the limit is 4194304: the run calls too many operators"
+    ):
+        read_profile(path, {})
+
+
+def test_numbers_that_no_worker_can_have_counted_end_the_list(tmp_path):
+    row = struct.pack("<II24q", 2, 1, 5, *[1] * 23) + b"opn"
+    wrong = struct.pack("<II24q", 2, 1, 1 << 60, *[1] * 23) + b"opm"
+    memory = struct.pack("<Q", 3) + row + row + wrong
+    assert read_times(memory, 0, len(memory)) == {("op", "n"): [10, *[2] * 23]}
