@@ -155,7 +155,8 @@ class Exchange(Generic[A]):
 
     def hand_over(self, served: Served, request: Request) -> None:
         """Gives the model the request, which may have ended then."""
-        self.gateway.choose(served.model, request)
+        if self.gateway.observed:
+            self.gateway.choose(served.model, request)
         self.gateway.submit(served.model, request, self.finish)
 
     def finish(self, request: Request) -> None:

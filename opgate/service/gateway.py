@@ -151,6 +151,7 @@ class Gateway:
         }
         self.tracer = Tracer() if settings.tracing else None
         self.journal = Journal(settings.access_log)
+        self.observed = False  # whether somebody traces requests or has the console open, so that `choose` matters
         self.tracing = Tracing(_trace_settings(settings), self.tracer, self._trace)
         self.tracing.tell()
         self._log_settings = log_settings
@@ -173,6 +174,7 @@ class Gateway:
 
     def _trace(self, on: bool) -> None:
         self.journal.set_recorder(self.tracing if on else None)
+        self.observed = True
 
     def log_settings(self) -> LogSettings:
         """Returns the settings of the process' log."""
@@ -282,9 +284,11 @@ class Gateway:
     def choose(self, model: LoadedModel, request: Request) -> None:
         """Decides before its run whether a request is traced, and whether its calls of ops are recorded."""
         recorder = self.journal.recorder
+        watched = self.view is not None and self.view.is_watched()
+        self.observed = recorder is not None or watched
         if recorder is not None:
             request.traced = recorder.takes(model.spec.name)
-        if request.traced or (self.view is not None and self.view.records_ops()):
+        if request.traced or (watched and self.view is not None and self.view.records_ops()):
             request.op_calls = ()
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:

@@ -37,6 +37,7 @@ class Gateway(Protocol):
     """What the view needs of a gateway process."""
 
     running: int
+    observed: bool
     deaths: int
     connections: Collection[object]
     grpc_connections: Collection[object]
@@ -104,12 +105,14 @@ class ProcessView:
         self._second = 0
         self._left = 0
 
+    def is_watched(self) -> bool:
+        """Returns whether somebody has the console open."""
+        return time.monotonic() < self._watched_until
+
     def records_ops(self) -> bool:
-        """Returns whether the next run shall record the calls of its ops: some do in each second, while somebody
-        watches."""
+        """Returns whether the next run shall record the calls of its ops, because somebody watches: some do in each
+        second."""
         now = time.monotonic()
-        if now >= self._watched_until:
-            return False
         if int(now) != self._second:
             self._second, self._left = int(now), _RECORDED_A_SECOND
         self._left -= 1
@@ -118,6 +121,7 @@ class ProcessView:
     def read(self, marks: Mapping[int, Marks]) -> dict[str, Any]:
         """Returns what is new since the marks of this process."""
         self._watched_until = time.monotonic() + _WATCHED_SECONDS
+        self._gateway.observed = True
         own = marks.get(os.getpid(), Marks())
         models, keys = self._models(own.models)
         requests = self.recent.since(own.requests)

@@ -144,7 +144,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     if not gateway.settings.console:
         return
     recent = RecentRequests(gateway.settings.console_bodies)
-    gateway.journal.keeper = recent
+    gateway.journal.set_keeper(recent)
     gateway.view = ProcessView(gateway, recent)
     endpoints = _Routes(gateway)
     yield Route("GET", "/", endpoints.page, OPEN)

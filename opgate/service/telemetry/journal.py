@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -79,6 +80,14 @@ class Chooser(Recorder, Protocol):
     def takes(self, model: str) -> bool: ...
 
 
+def _always(model: str, began_ns: int) -> bool:
+    return True
+
+
+def _never(model: str, began_ns: int) -> bool:
+    return False
+
+
 class _Limit:
     """Lets a number of lines through in each second, and counts the others."""
 
@@ -105,19 +114,30 @@ class Journal:
         """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
         self.recorder: Chooser | None = None
-        self.keeper: Keeper | None = None
-        self._keeps_all = access_log
+        self._keeper: Keeper | None = None
         self._access_log = access_log
+        #: Returns whether an answer without an error, of a model and to a request that began at a time of perf_counter
+        #: in nanoseconds, is more than counted. A quick request asks, so it is the function that answers.
+        self.keeps: Callable[[str, int], bool]
+        self._settle()
         self._limits: dict[int, _Limit] = {}
 
     def set_recorder(self, recorder: Chooser | None) -> None:
         """Hands every answered inference request to a recorder from now on."""
         self.recorder = recorder
-        self._keeps_all = self._access_log or recorder is not None
+        self._settle()
 
-    def keeps(self, model: str, began_ns: int) -> bool:
-        """Returns whether an answer without an error, to a request that began at `began_ns`, is more than counted."""
-        return self._keeps_all or (self.keeper is not None and self.keeper.wants(model, began_ns))
+    def set_keeper(self, keeper: Keeper) -> None:
+        """Hands answered inference requests to a keeper from now on."""
+        self._keeper = keeper
+        self._settle()
+
+    def _settle(self) -> None:
+        keeper = self._keeper
+        if self._access_log or self.recorder is not None:
+            self.keeps = _always
+        else:
+            self.keeps = _never if keeper is None else keeper.wants
 
     def answered(
         self, answer: Answer, request: Request | None = None, error: str = "", level: int = logging.INFO
@@ -130,8 +150,8 @@ class Journal:
         self.counts[answer.protocol, answer.route, answer.code] += 1
         if self.recorder is not None and request is not None:
             self.recorder.record(answer, request)
-        if self.keeper is not None and (request is not None or (error and answer.model)):
-            self.keeper.add(answer, request, error)
+        if self._keeper is not None and (request is not None or (error and answer.model)):
+            self._keeper.add(answer, request, error)
         if not error and not self._access_log:
             return
         suppressed = 0

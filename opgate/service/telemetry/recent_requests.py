@@ -151,7 +151,8 @@ class RecentRequests:
 
     def wants(self, model: str, began_ns: int) -> bool:
         """Returns whether to keep a request without an error that began at `began_ns` and ends now."""
-        return self._has_room() or perf_counter_ns() - began_ns > self._slowest_ns.get(model, 0)
+        now = perf_counter_ns()
+        return self._left > 0 or now > self._second or now - began_ns > self._slowest_ns.get(model, 0)
 
     def _has_room(self) -> bool:
         """Returns whether there were fewer requests in this second than are kept of one."""
