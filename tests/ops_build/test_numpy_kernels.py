@@ -146,6 +146,7 @@ def test_what_goes_wrong_tells_the_author_the_line(options, functions, what, mon
     x, log = np.arange(3, dtype=np.float32), []
     logger = logging.getLogger("opgate.ops")  # the gateway's tests may have given it another place to go
     monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
     monkeypatch.setattr(logger, "handle", log.append)
     with pytest.raises(RuntimeError, match="numpy_ops::Risky: .*" + FAILURES[what]):
         functions.risky(x, what=what)

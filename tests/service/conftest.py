@@ -15,7 +15,9 @@ def repository(tmp_path):
 
 @pytest.fixture
 def settings(repository, tmp_path):
-    return Settings(model_repository=repository, build_ops=tmp_path / "ops", ops_path="")
+    # One model is loaded after the other, so that what a test sees of it has an order.
+    own = tmp_path / "ops"
+    return Settings(model_repository=repository, build_ops=own, ops_path="", model_load_thread_count=1)
 
 
 @pytest.fixture

@@ -152,11 +152,14 @@ def _operations(gateway: Gateway, route: Route) -> Iterator[tuple[str, Operation
         versions = gateway.catalog.versions(name)
         if "{version}" not in route.path:
             operation = route.described(gateway.find(name).model)
-            yield route.path.format(model=quote(name, safe="")), operation
+            if operation is not None:
+                yield route.path.format(model=quote(name, safe="")), operation
             continue
         # A path for each version would tell nothing new of a model that has one.
         for version in versions if len(versions) > 1 else ():
             operation = route.described(gateway.find(name, str(version)).model)
+            if operation is None:
+                continue
             operation.pop("operationId", None)  # with a version the name could be that of another model
             yield route.path.format(model=quote(name, safe=""), version=version), operation
 
@@ -373,8 +376,10 @@ def infer_operation(model: LoadedModel) -> Operation:
     }
 
 
-def profile_operation(model: LoadedModel) -> Operation:
-    """Describes the profile of a request, whose body is that of an inference."""
+def profile_operation(model: LoadedModel) -> Operation | None:
+    """Describes the profile of a request, whose body is that of an inference. None if the model can't be profiled."""
+    if model.try_on is None:
+        return None
     operation = infer_operation(model)
     content = {_JSON: {"schema": _named("Profile")}}
     return {

@@ -25,7 +25,7 @@ class Route:
     path: str
     endpoint: Endpoint
     group: str
-    described: Operation | Callable[[LoadedModel], Operation] | None = None
+    described: Operation | Callable[[LoadedModel], Operation | None] | None = None
 
 
 def of_models(
@@ -33,7 +33,7 @@ def of_models(
     rest: str,
     endpoint: Endpoint,
     group: str,
-    described: Callable[[LoadedModel], Operation],
+    described: Callable[[LoadedModel], Operation | None],
     of: str = "/v2/models",
 ) -> Iterator[Route]:
     """Yields the routes of an endpoint of models and of their versions. `rest` is what follows the name in the path."""

@@ -60,7 +60,7 @@ FunctionObject array_function{nullptr, &make_array, nullptr};
 extern "C" {
 using namespace opgate;
 
-int TVMFFIObjectDecRef(void*) { return 0; }
+int TVMFFIObjectDecRef(void*) { return 0; }  // whoever has made an object frees it
 
 void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message) {
   error_kind = kind;
@@ -100,8 +100,20 @@ static_assert(offsetof(ArrayObject, sequence) == sizeof(tvm::Object));
 
 class Functions {
  public:
+  Functions() = default;
+  Functions(const Functions&) = delete;
+  Functions& operator=(const Functions&) = delete;
+  ~Functions() {
+    for (const auto& [op, function] : functions_) {
+      function->deleter(function->self);
+      delete function;
+    }
+  }
+
   Status call(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
     stream = engine.stream();
+    lists_.clear();
+    kept_.clear();
     FunctionObject* function = nullptr;
     OPGATE_RETURN_IF_ERROR(find(op, function));
     std::deque<OpgateTensor> tensors;
@@ -119,8 +131,8 @@ class Functions {
     std::vector<TensorObject*> made;
     if (result.kind == tvm::kTensor) made.push_back(reinterpret_cast<TensorObject*>(result.object));
     if (result.kind == tvm::kArray) {
-      for (const Value& value : reinterpret_cast<ArrayObject*>(result.object)->values)
-        made.push_back(reinterpret_cast<TensorObject*>(value.object));
+      const std::unique_ptr<ArrayObject> array(reinterpret_cast<ArrayObject*>(result.object));
+      for (const Value& value : array->values) made.push_back(reinterpret_cast<TensorObject*>(value.object));
     }
     if (made.size() != op.signature.outputs.size()) return Status::internal("not all outputs were made");
     std::vector<Value> outputs;
@@ -189,6 +201,7 @@ class Functions {
   Value list_value(std::vector<Value> elements, std::deque<std::vector<Value>>&) {
     Value result{};
     make_array(nullptr, elements.data(), static_cast<std::int32_t>(elements.size()), &result);
+    lists_.emplace_back(reinterpret_cast<ArrayObject*>(result.object));
     return result;
   }
 
@@ -243,6 +256,7 @@ class Functions {
 
   inline static std::deque<std::vector<std::int64_t>> kept_;
   std::map<const Op*, FunctionObject*> functions_;
+  std::vector<std::unique_ptr<ArrayObject>> lists_;  ///< of the arguments of one call
   int calls_ = 0;
 };
 
