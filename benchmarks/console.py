@@ -24,14 +24,11 @@ from pathlib import Path
 sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import uvloop
-
-from benchmarks.load import http_load
+from benchmarks.gateway_processes import CONCURRENCY, measure
 from benchmarks.replica import cpu_seconds
-from benchmarks.serve_overhead import Case, binary_request, machine, make_models
+from benchmarks.serve_overhead import machine, make_models
 from tests.system.running import ROOT, Server, running
 
-CONCURRENCY = 16
 WITHOUT, WITH, ONE, MANY = "--no-console", "console, nobody watches", "1 console open", "100 consoles open"
 WATCHERS = {WITHOUT: 0, WITH: 0, ONE: 1, MANY: 100}
 # Reads so many streams until its standard input ends.
@@ -65,15 +62,6 @@ def watchers(server: Server, count: int) -> Iterator[None]:
         process.stdout.readline()
         yield
         process.stdin.close()
-
-
-def measure(server: Server, case: Case, seconds: float) -> tuple[float, float]:
-    """Returns requests/s, and requests per CPU second of the gateway."""
-    expected = case.expected()
-    before, began = cpu_seconds(server.process.pid), time.perf_counter()
-    load = http_load(server.http, binary_request(case), lambda body: body.endswith(expected), CONCURRENCY, seconds)
-    rate = uvloop.run(load)
-    return rate, rate * (time.perf_counter() - began) / (cpu_seconds(server.process.pid) - before)
 
 
 def idle(server: Server, seconds: float) -> float:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def interpreter(environment: Environment) -> Path | str:
     return python
 
 
+@cache
 def _has_uv() -> bool:
     return subprocess.run([sys.executable, "-m", "uv", "--version"], capture_output=True).returncode == 0
 

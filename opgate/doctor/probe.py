@@ -19,9 +19,6 @@ from typing import Any
 
 from opgate.ops_build.engines.process_end import how_ended
 
-#: The ops of these domains come with ONNX Runtime.
-_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
-             "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten")  # fmt: skip
 #: The types of ONNX Runtime that random rows can have.
 _DTYPES = {
     "tensor(float)": "f32", "tensor(float16)": "f16", "tensor(double)": "f64", "tensor(int64)": "i64",
@@ -129,7 +126,7 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from opgate.ops_build.onnx.nodes import nodes_of
+    from opgate.ops_build.onnx.nodes import OF_ONNX_RUNTIME, nodes_of
     from opgate.service.repository.op_libraries import entries
 
     trusted = {
@@ -147,7 +144,7 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
             functions = {(function.domain, function.name) for function in model.functions}
             for node in nodes_of(model):
                 op = (node.domain, node.op_type)
-                if node.domain not in _BUILT_IN and op not in functions and op not in trusted:
+                if node.domain not in OF_ONNX_RUNTIME and op not in functions and op not in trusted:
                     found.add("::".join(op))
     return sorted(found)
 

@@ -13,8 +13,8 @@ import onnx
 
 from opgate.onnx_tools.run_model import Libraries, RunError
 from opgate.onnx_tools.sessions import one_line, session
-from opgate.onnx_tools.unknown_nodes import ENGINES
 from opgate.ops_build.case import Array
+from opgate.ops_build.onnx.nodes import OF_ONNX_RUNTIME
 from opgate.service.execution.engine_profile import domains_of, read_profile
 
 #: Runs that are measured. One before them is not: it makes what ONNX Runtime makes once.
@@ -65,15 +65,12 @@ def measure(model: onnx.ModelProto, libraries: Libraries, feeds: Mapping[str, Ar
                 total[operator.name, operator.op, operator.domain] += operator.duration_us
             for key, microseconds in total.items():
                 found[key].append(microseconds)
-    return [
-        NodeTime(name, f"{domain}::{op}" if domain else op, is_custom(domain), statistics.median(microseconds))
-        for (name, op, domain), microseconds in found.items()
-    ]
-
-
-def is_custom(domain: str | None) -> bool:
-    """Returns whether the ops of a domain are neither ONNX's nor ONNX Runtime's own."""
-    return bool(domain) and domain not in ("ai.onnx", "ai.onnx.ml") and ENGINES.get(str(domain)) != "ONNX Runtime"
+    times = []
+    for (name, op, domain), of_runs in found.items():
+        custom = domain is not None and domain not in OF_ONNX_RUNTIME
+        label = f"{domain}::{op}" if domain else op
+        times.append(NodeTime(name, label, custom, statistics.median(of_runs)))
+    return times
 
 
 def by_op(nodes: Sequence[NodeTime]) -> list[OpTime]:

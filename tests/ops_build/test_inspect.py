@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from opgate.onnx_tools import netron_view
 from opgate.onnx_tools.flops import flops_of
 from opgate.onnx_tools.inspection import by_op, inspect
-from opgate.onnx_tools.measurement import NodeTime, OpTime
+from opgate.onnx_tools.measurement import NodeTime, OpTime, measure
 from opgate.onnx_tools.measurement import by_op as times_by_op
 from opgate.onnx_tools.model_inputs import InputError
 from opgate.onnx_tools.run_model import Libraries
@@ -230,6 +230,16 @@ def test_an_input_without_a_rank_is_shown_as_it_is(tmp_path):
     assert done.returncode == 0 and "input x: f32[?]" in done.stdout, done.stderr
     done = command(tmp_path / "model.onnx", "--size", "H=many")
     assert done.returncode == 1 and "expected a size" in done.stderr
+
+
+def test_how_long_the_nodes_of_a_large_model_take():
+    """A gateway refuses a profile of so many calls. Here nobody waits for it."""
+    names = ["x", *(f"t{number}" for number in range(1500)), "y"]
+    ops = ["Sin", "Cos"] * len(names)
+    nodes = [helper.make_node(op, [one], [other]) for op, one, other in zip(ops, names, names[1:], strict=False)]
+    model = model_of(nodes, {"x": [3]}, ["y"])
+    times = measure(model, Libraries((), {}, ()), {"x": np.zeros(3, np.float32)})
+    assert len(times) == len(nodes) and not any(time.custom for time in times)
 
 
 def test_netron_knows_the_ops(library, tmp_path):

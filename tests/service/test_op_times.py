@@ -24,7 +24,7 @@ from opgate.service.console.process_view import ProcessView
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.op_times import BOUNDS_NS, OpTimesOfModel, by_op, quantile, read_times, rows_of, sum_of
 from opgate.service.core.request import OpCall, Request, StepRun
-from opgate.service.execution.engine_profile import read_profile
+from opgate.service.execution.engine_profile import MOST_BYTES, read_profile
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.file_session import ProcessSession
@@ -503,7 +503,7 @@ def test_a_profile_of_too_many_operators_is_refused(tmp_path):
     with pytest.raises(
         ServingError, match=r"has 4194306 bytes, the limit is 4194304: the run calls too many operators"
     ):
-        read_profile(path, {})
+        read_profile(path, {}, MOST_BYTES)
 
 
 def test_numbers_that_no_worker_can_have_counted_end_the_list(tmp_path):

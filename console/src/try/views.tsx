@@ -65,20 +65,28 @@ function paintMask(context: CanvasRenderingContext2D, mask: Mask, colour: string
 
 const WIDEST = 1400;
 
-/** A picture with what was found in it. */
-export function Found({ file, rows, chosen }: { file: Blob; rows: readonly Row[]; chosen: number | null }): JSX.Element {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [picture, setPicture] = useState<ImageBitmap | null>(null);
+/** What a file holds, null until it is decoded, and what to say if the browser can't decode it. */
+function useDecoded<T>(file: Blob, decoded: (file: Blob) => Promise<T>, otherwise: string): { content: T | null; problem: string } {
+  const [content, setContent] = useState<T | null>(null);
   const [problem, setProblem] = useState("");
   useEffect(() => {
     let gone = false;
-    createImageBitmap(file)
-      .then((bitmap) => !gone && setPicture(bitmap))
-      .catch(() => !gone && setProblem("The browser can't show this kind of picture. The records are below."));
+    setContent(null);
+    setProblem("");
+    decoded(file)
+      .then((found) => !gone && setContent(() => found))
+      .catch(() => !gone && setProblem(otherwise));
     return () => {
       gone = true;
     };
   }, [file]);
+  return { content, problem };
+}
+
+/** A picture with what was found in it. */
+export function Found({ file, rows, chosen }: { file: Blob; rows: readonly Row[]; chosen: number | null }): JSX.Element {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const { content: picture, problem } = useDecoded(file, (picture) => createImageBitmap(picture), "The browser can't show this kind of picture. The records are below.");
   useEffect(() => {
     const element = canvas.current;
     const context = element?.getContext("2d");
@@ -147,21 +155,9 @@ export function Found({ file, rows, chosen }: { file: Blob; rows: readonly Row[]
 /** A sound as a waveform, with the segments of it that were found. */
 export function Heard({ file, rows }: { file: Blob; rows: readonly Row[] }): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [sound, setSound] = useState<{ samples: Float32Array; seconds: number } | null>(null);
-  const [problem, setProblem] = useState("");
+  const { content: sound, problem } = useDecoded(file, (sound) => decode(sound), "The browser can't draw this kind of sound. The gateway may still read it.");
   const url = useMemo(() => URL.createObjectURL(file), [file]);
   useEffect(() => () => URL.revokeObjectURL(url), [url]);
-  useEffect(() => {
-    let gone = false;
-    setSound(null);
-    setProblem("");
-    decode(file)
-      .then((found) => !gone && setSound(found))
-      .catch(() => !gone && setProblem("The browser can't draw this kind of sound. The gateway may still read it."));
-    return () => {
-      gone = true;
-    };
-  }, [file]);
   useEffect(() => {
     const element = canvas.current;
     const context = element?.getContext("2d");

@@ -58,6 +58,13 @@ def attribute_of_node(attribute: Attribute, value: Any) -> Any:
     return value
 
 
+#: The ops of these domains come with ONNX Runtime.
+OF_ONNX_RUNTIME = frozenset((
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
+    "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten",
+))  # fmt: skip
+
+
 def is_standard(node: onnx.NodeProto) -> bool:
     """Returns whether a node is an operator that ONNX defines. Ops that schema.register has added are not."""
     return node.domain in ("", "ai.onnx", "ai.onnx.ml") and onnx.defs.has(

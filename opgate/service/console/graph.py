@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from opgate.child_process import tied
+from opgate.ops_build.onnx.nodes import OF_ONNX_RUNTIME, nodes_of
 
 # Nodes of a picture that somebody can still read, and characters of the value of an attribute.
 _MOST_NODES = 2000
 _MOST_TEXT = 80
-# Domains whose operators are ONNX Runtime's own.
-_OF_ENGINE = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"))
 # Graphs that are kept, and seconds that reading those of all models may take.
 _MOST_KEPT = 1024
 _MOST_SECONDS = 300.0
@@ -42,8 +43,7 @@ def read_graphs(paths: Sequence[Path]) -> list[dict[str, Any] | None]:
         keys = [_key(path) for path in paths]
         unknown = {key: path for key, path in zip(keys, paths, strict=True) if key is not None and key not in _kept}
         if unknown:
-            for key, graph in zip(unknown, _in_process(list(unknown.values())), strict=True):
-                _kept[key] = graph
+            _kept.update(zip(unknown, _in_process(list(unknown.values())), strict=False))
         found = [None if key is None else _kept.get(key) for key in keys]
         while len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
@@ -59,30 +59,22 @@ def _key(path: Path) -> _Key | None:
 
 
 def _in_process(paths: Sequence[Path]) -> list[dict[str, Any] | None]:
+    """Returns the graphs of the files. If the process ends before it has read all, those of the first ones."""
     command = tied([sys.executable, "-m", "opgate.service.console.graph"])
+    asked = json.dumps([str(path) for path in paths])
     try:
-        finished = subprocess.run(
-            command,
-            input=json.dumps([str(path) for path in paths]),
-            capture_output=True,
-            text=True,
-            timeout=_MOST_SECONDS,
-        )
-        return [json.loads(line) for line in finished.stdout.splitlines()] + [None] * (
-            len(paths) - len(finished.stdout.splitlines())
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return [None] * len(paths)
+        said = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=_MOST_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def read_graph(path: Path) -> dict[str, Any]:
     """Returns the graph of one file, as `read_graphs` does, in this process. Tensors in other files are not read."""
-    import onnx
-
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     constants = {_name(initializer.name) for initializer in graph.initializer}
-    bodies = [graph.node, *(function.node for function in model.functions)]
+    custom = {(node.domain, node.op_type) for node in nodes_of(model) if node.domain not in OF_ONNX_RUNTIME}
 
     def names(given: Iterable[Any], among: bool) -> list[str]:
         return [name for name in map(_name, given) if name and (name in constants) == among]
@@ -94,7 +86,7 @@ def read_graph(path: Path) -> dict[str, Any]:
                 "name": _name(node.name),
                 "op": _name(node.op_type),
                 "domain": _name(node.domain),
-                "custom": node.domain not in _OF_ENGINE,
+                "custom": node.domain not in OF_ONNX_RUNTIME,
                 "inputs": names(node.input, False),
                 "constants": names(node.input, True),
                 "outputs": [_name(name) for name in node.output if name],
@@ -105,7 +97,7 @@ def read_graph(path: Path) -> dict[str, Any]:
         "inputs": names((tensor.name for tensor in graph.input), False),
         "outputs": [_name(tensor.name) for tensor in graph.output],
         "left_out": max(0, len(graph.node) - _MOST_NODES),
-        "custom_ops": sorted(set().union(*map(_custom, bodies))),
+        "custom_ops": sorted((_name(domain), _name(op)) for domain, op in custom),
     }
 
 
@@ -114,21 +106,7 @@ def _name(name: str | bytes) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def _custom(nodes: Iterable[Any]) -> set[tuple[str, str]]:
-    """Returns the ops of nodes that are not the engine's own, also of those in their attributes."""
-    found: set[tuple[str, str]] = set()
-    for node in nodes:
-        if node.domain not in _OF_ENGINE:
-            found.add((_name(node.domain), _name(node.op_type)))
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                found |= _custom(graph.node)
-    return found
-
-
 def _text(attribute: Any) -> str:
-    import onnx
-
     kinds = onnx.AttributeProto
     if attribute.type in (kinds.GRAPH, kinds.GRAPHS):
         return "a graph"

@@ -18,8 +18,8 @@ from opgate.service.core.spec import PYTHON, ModelSpec, TensorSpec
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.gateway import Gateway
 from opgate.service.repository.catalog import Entry
-from opgate.service.repository.config import ONNX_FILE, ConfigError
-from opgate.service.repository.loader import LoadedModel
+from opgate.service.repository.config import ConfigError
+from opgate.service.repository.loader import LoadedModel, model_file
 from opgate.service.repository.op_libraries import entries
 from opgate.service.repository.paths import confined
 from opgate.service.wire.friendly import file_input
@@ -247,12 +247,11 @@ def _model_file(model: LoadedModel, entry: Entry) -> Path | None:
     """Returns the ONNX file of a model, None if it has none."""
     if entry.source is None or model.steps or model.spec.platform == PYTHON:
         return None
-    path = entry.source.folder / model.spec.version / (model.config.default_model_filename or ONNX_FILE)
     try:
-        path = confined(entry.source.repository, path)
+        path = model_file(entry.source.folder, model.config, int(model.spec.version))
+        return confined(entry.source.repository, path)
     except ConfigError:
         return None
-    return path / ONNX_FILE if path.is_dir() else path
 
 
 def ops_in_use(gateway: Gateway) -> dict[tuple[str, str], list[tuple[str, str]]]:

@@ -24,7 +24,7 @@ from opgate.service.core.request import Array, OpCall, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
-from opgate.service.execution.engine_profile import Operator, domains_of, read_profile
+from opgate.service.execution.engine_profile import MOST_BYTES, Operator, domains_of, read_profile
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
 from opgate.service.execution.timed_ops import TimedOps
@@ -363,7 +363,7 @@ class Session:
 
     def profile(self) -> list[Operator]:
         """Ends the profiler of a session that `profiled` has opened. Returns the operators of the last run."""
-        runs = read_profile(Path(self._session.end_profiling()), domains_of(self._session))
+        runs = read_profile(Path(self._session.end_profiling()), domains_of(self._session), MOST_BYTES)
         return runs[-1] if runs else []
 
     def close(self) -> None:

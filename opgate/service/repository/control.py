@@ -53,7 +53,7 @@ class ModelControl:
         self._removes_files = settings.workers == 1
         self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
-        self.loading: frozenset[str] = frozenset()  # the models that somebody wants to have loaded, and aren't yet
+        self.loading: frozenset[str] = frozenset()  # the models that the thread loads now
 
     async def load(self, name: str, override: Override, agree: Agree = alone) -> list[str]:
         """Loads a model as its files are now, and the models of its steps if it is an ensemble.
@@ -69,8 +69,7 @@ class ModelControl:
             async with self._lock:
                 outcomes: dict[str, Outcome] = {}
                 try:
-                    self.loading = frozenset((name,))
-                    outcomes = await self._off_loop(lambda: self._load([name], override))
+                    outcomes = await self._off_loop(lambda: self._load([name], override), [name])
                     error = _failure(name, outcomes[name])
                 except ServingError as raised:
                     error = detached(raised)
@@ -89,7 +88,6 @@ class ModelControl:
                     self._keep_folder(name, override)
                     kept = True
         finally:
-            self.loading = frozenset()
             if not kept and self._removes_files:
                 override.remove()
         if error is not None:
@@ -170,10 +168,14 @@ class ModelControl:
                 f"{self._settings.model_control_mode}, expected explicit",
             )
 
-    async def _off_loop(self, work: Callable[[], T]) -> T:
+    async def _off_loop(self, work: Callable[[], T], loaded: Iterable[str] = ()) -> T:
+        """Does work on the thread, which loads these models."""
         job = self._thread.submit(work)
-        self._job = job
-        return await asyncio.wrap_future(job)
+        self._job, self.loading = job, frozenset(loaded)
+        try:
+            return await asyncio.wrap_future(job)
+        finally:
+            self.loading = frozenset()
 
     @property
     def is_loading(self) -> bool:
@@ -262,11 +264,7 @@ class ModelControl:
             changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
             gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
             if changed:
-                self.loading = frozenset(changed)
-                try:
-                    self._catalog.take(await self._off_loop(lambda: self._load(changed)))
-                finally:
-                    self.loading = frozenset()
+                self._catalog.take(await self._off_loop(lambda: self._load(changed), changed))
             self._seen = stamps
             for entry in gone:
                 users = self._catalog.users_of([entry.name])

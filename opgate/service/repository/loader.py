@@ -166,6 +166,15 @@ def _has_only_python(folder: Path, config: ModelConfig) -> bool:
     return PYTHON_FILE in names and ONNX_FILE not in names
 
 
+def model_file(folder: Path, config: ModelConfig, version: int) -> Path:
+    """Returns where the file of a version lies in the folder of its model, if it is there. Raises ConfigError."""
+    usual = PYTHON_FILE if in_python(config) else ONNX_FILE
+    path = folder / str(version) / file_name(config.default_model_filename or usual, "default_model_filename")
+    if path.is_dir() and not in_python(config):
+        path /= ONNX_FILE  # as in Triton, beside the files with its data
+    return path
+
+
 def load_model(
     repository: Path,
     config: ModelConfig,
@@ -187,10 +196,7 @@ def load_model(
     folder = confined(repository, repository / config.name)
     if in_python(config):
         check_allowed(settings)
-    usual = PYTHON_FILE if in_python(config) else ONNX_FILE
-    path = folder / str(version) / file_name(config.default_model_filename or usual, "default_model_filename")
-    if path.is_dir() and not in_python(config):
-        path /= ONNX_FILE  # as in Triton, beside the files with its data
+    path = model_file(folder, config, version)
     if not path.is_file():
         names = sorted(entry.name for entry in confined(repository, path.parent).iterdir())
         there = ", ".join(names[:_NAMED_FILES]) + ", ..." * (len(names) > _NAMED_FILES)

@@ -14,7 +14,7 @@ from opgate.service.telemetry.journal import Answer
 
 #: So many of the last requests are kept.
 MOST = 100
-# So many requests without an error are kept of each second. Beyond that they are only counted.
+# So many requests are kept of each second, and the slowest. Others are only counted.
 _A_SECOND = 100
 _SECOND_NS = 1_000_000_000
 # Models of which the slowest request is kept.
@@ -145,7 +145,7 @@ class RecentRequests:
         self._bodies = bodies
         self._last: deque[Recent] = deque(maxlen=MOST)
         self._slowest: OrderedDict[str, Recent] = OrderedDict()
-        self._slowest_ns: dict[str, int] = {}
+        self._slowest_ns: dict[str, int] = {}  # the times of those: every quick request asks
         self._number = 0
         self._second = self._left = 0
 
@@ -168,9 +168,7 @@ class RecentRequests:
             return
         self._number += 1
         self._left -= 1
-        times, bodies = None, self._bodies and request is not None
-        if request is not None:
-            times = request.times()
+        shown = request if self._bodies else None
         recent = Recent(
             self._number,
             time_ns(),
@@ -179,11 +177,11 @@ class RecentRequests:
             error[:1000],
             0 if request is None else request.rows,
             "" if request is None else request.id[:128],
-            times,
+            None if request is None else request.times(),
             () if request is None else tuple(map(_shortened, request.steps)),
             () if request is None else tuple((request.op_calls or ())[:_MOST_CALLS]),
-            _preview(request.inputs) if bodies and request is not None else None,
-            _preview(request.result or {}) if bodies and request is not None else None,
+            None if shown is None else _preview(shown.inputs),
+            None if shown is None else _preview(shown.result or {}),
         )
         self._last.append(recent)
         if slowest:
