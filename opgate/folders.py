@@ -50,6 +50,12 @@ def builds() -> Path:
     return user_cache() / f"{described.version}-{digest}"
 
 
+def prepared_models() -> Path:
+    """Returns the folder of the cache of prepared models: in build/ in a checkout, else in the user's cache."""
+    root = checkout()
+    return (user_cache() if root is None else root / "build") / "models"
+
+
 @cache
 def load_shipped_dependencies() -> None:
     """Loads the libraries, such as libjpeg, that the wheel brings for its op library. A checkout has none.

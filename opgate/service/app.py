@@ -41,6 +41,9 @@ from opgate.service.telemetry.logs import LogSettings
 
 logger = logging.getLogger("opgate")
 
+# Seconds after which the gateway listens although some models are still loaded.
+_START_PATIENCE = 60.0
+
 
 class Member(Protocol):
     """What makes a gateway process one of several."""
@@ -137,18 +140,27 @@ def _tls(settings: Settings) -> dict[str, Any]:
     }
 
 
-async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Member | None = None) -> bool:
-    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests. `member` is what makes it
-    one of several processes.
-
-    Returns False if the time for that ran out.
-    """
-    settings = gateway.settings
+async def _load(gateway: Gateway, thread: SignalThread | None, member: Member | None) -> None:
+    """Loads the models that serve from the start. Raises ServingError as `ModelControl.load_at_start` does."""
+    if thread is not None:
+        thread.take_signals()
+    await gateway.control.load_at_start(_START_PATIENCE)
     if member is not None:
         await member.join(gateway)
+    calls = gateway.catalog.calls
+    calls.loop = asyncio.get_running_loop()
+    calls.control, calls.bring = gateway.all_processes, gateway.control.bring
+
+
+async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Member | None = None) -> bool:
+    """Loads the models and serves until SIGTERM or SIGINT, then finishes the accepted requests. `member` is what makes
+    it one of several processes.
+
+    Returns False if the time for that ran out. Raises ServingError as `ModelControl.load_at_start` does.
+    """
+    settings = gateway.settings
     loop = asyncio.get_running_loop()
-    gateway.catalog.calls.loop = loop
-    gateway.catalog.calls.control = gateway.all_processes
+    await _load(gateway, thread, member)
     stop = asyncio.Event()
     http = Server(create_app(gateway), HttpService(gateway), **_tls(settings)) if settings.http else None
 
@@ -262,7 +274,6 @@ def run(settings: Settings, log_settings: LogSettings, member: Member | None = N
     thread = signals.SignalThread(seconds, ON_LOOP, settings.run_timeout, alone=member is None)
     try:
         gateway = Gateway(settings, log_settings)
-        gateway.catalog.load_all()
     except (ServingError, RuntimeError) as error:
         logger.error("%s", error)
         return 1
@@ -271,6 +282,9 @@ def run(settings: Settings, log_settings: LogSettings, member: Member | None = N
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             clean = runner.run(serve(gateway, thread, member))
+    except ServingError as error:
+        logger.error("%s", error)
+        return 1
     except (OSError, RuntimeError) as error:
         logger.error("the server can't start: %s", error)
         return 1

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
-from opgate.service.core.errors import Kind, ServingError, detached, internal, of_system
+from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached, internal, of_system, too_late
 from opgate.service.core.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Served
 from opgate.service.header_forwarding import forward
@@ -28,7 +28,7 @@ class Exchange(Generic[A]):
     but for `decode` and `encode`.
     """
 
-    __slots__ = ("began_ns", "gateway", "ids", "model", "request", "version")
+    __slots__ = ("asked_ns", "began_ns", "gateway", "ids", "model", "request", "version")
 
     protocol = ""
 
@@ -40,6 +40,7 @@ class Exchange(Generic[A]):
         self.ids = ids
         self.request: Request | None = None  # when it has been decoded
         self.began_ns = perf_counter_ns()
+        self.asked_ns = 0  # when it asked for a model that was not in memory
 
     # What a protocol says.
 
@@ -62,6 +63,11 @@ class Exchange(Generic[A]):
     def headers(self) -> Iterable[tuple[str, str | bytes]]:
         """The headers that the client sent with the request, with names in lower case."""
         raise NotImplementedError
+
+    def timeout_us(self) -> int:
+        """Returns the microseconds in which the client wants its answer, before the request is decoded. 0 for any
+        number, or if that can't be told."""
+        return 0
 
     def encoding_cost(self, request: Request) -> int:
         """Returns what encoding the answer costs, in bytes of JSON that cost the same."""
@@ -88,13 +94,44 @@ class Exchange(Generic[A]):
 
     # What is the same for all.
 
-    def find(self) -> Served | None:
-        """Returns the model that the client names. Refuses the request, and returns None, if there is none."""
+    def find(self, again: Callable[[], None]) -> Served | None:
+        """Returns the model that the client names. Refuses the request, and returns None, if there is none.
+
+        If the model is loaded on demand, it is loaded first. Then this returns None, and `again` is called later.
+        """
         try:
             return self.gateway.find(self.model, self.version)
+        except NotLoadedError:
+            self._bring(again)
         except ServingError as error:
             self.refuse(error)
-            return None
+        return None
+
+    def _bring(self, again: Callable[[], None]) -> None:
+        """Loads the model, and calls `again` then. Refuses the request if that fails or takes longer than its
+        timeout."""
+        waits, now = True, perf_counter_ns()
+        self.asked_ns = self.asked_ns or now
+
+        def end(error: ServingError | None) -> None:
+            nonlocal waits
+            if not waits:
+                return
+            waits = False
+            if timer is not None:
+                timer.cancel()
+            if self.ended:
+                self.leave()
+            elif error is not None:
+                self.refuse(error)
+            else:
+                again()
+
+        timer = None
+        if timeout_us := self.timeout_us():
+            left = timeout_us / 1e6 - (now - self.asked_ns) / 1e9
+            timer = asyncio.get_running_loop().call_later(max(0.0, left), end, too_late(self.model, timeout_us))
+        self.gateway.bring(self.model, self.version, end)
 
     def start(self, served: Served, cost: int, decode: Callable[[], Request]) -> None:
         """Decodes a request, runs its model and answers. `cost` is what decoding costs, as in `encoding_cost`.
@@ -142,6 +179,8 @@ class Exchange(Generic[A]):
     def decoded(self, served: Served, request: Request) -> None:
         """Goes on with the request: reads what of it lies in shared memory, and submits it."""
         self.request = request
+        if self.asked_ns:
+            request.received_ns = self.asked_ns  # it has waited for its model since then
         if (pattern := self.gateway.forwarded.get(self.protocol)) is not None:
             forward(pattern, self.headers, request)
         if (shared := request.shared) is not None and shared.unread:

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opgate.service.all_processes import AllProcesses, View
-from opgate.service.core.errors import Kind, ServingError, detached, kind_of
+from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
 from opgate.service.execution.engine_profile import Operator
@@ -132,7 +132,10 @@ class Reading:
 
 
 class Gateway:
-    """The gateway of a process. After the models are loaded, only the event loop's thread uses it."""
+    """The gateway of a process. After the models are loaded, only the event loop's thread uses it.
+
+    It is long, because every request of every protocol meets here what the process has.
+    """
 
     def __init__(self, settings: Settings, log_settings: LogSettings | None = None) -> None:
         """`log_settings` are those of the process' log, if it has been configured."""
@@ -167,6 +170,7 @@ class Gateway:
         self.draining = False
         self.stopping = asyncio.Event()
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
+        self._bringing: set[asyncio.Task[None]] = set()
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
         self.catalog.on_change(self._served.clear)
@@ -181,6 +185,50 @@ class Gateway:
         if self._log_settings is None:
             self._log_settings = logs.configure(self.settings.log_level, self.settings.log_format)
         return self._log_settings
+
+    async def found(self, name: str, version: str = "") -> Served:
+        """Returns a model and its decoder. Loads it if it is loaded on demand. Raises ServingError as Catalog.find
+        does."""
+        while True:
+            try:
+                return self.find(name, version)
+            except NotLoadedError as absent:
+                await self._unless_stopping(self.control.bring(absent.name, absent.version))
+
+    async def _unless_stopping(self, loading: Coroutine[Any, Any, None]) -> None:
+        """Waits for a load. Raises ServingError (UNAVAILABLE) when the gateway stops: loads may take very long."""
+        load, stop = asyncio.ensure_future(loading), asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait((load, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            load.cancel()
+        if not load.done():
+            raise ServingError(Kind.UNAVAILABLE, "the server is shutting down")
+        load.result()
+
+    def bring(self, name: str, version: str, done: Callable[[ServingError | None], None]) -> None:
+        """Loads a model that is loaded on demand, and calls `done` then. Several calls may share a load."""
+
+        async def bring() -> None:
+            try:
+                await self.found(name, version)
+            except ServingError as error:
+                done(error)
+            else:
+                done(None)
+
+        task = asyncio.get_running_loop().create_task(bring())
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    async def known(self, name: str, version: str = "") -> LoadedModel:
+        """Returns a model, which may have left memory. Loads it if nothing is known of it yet. Raises ServingError as
+        Catalog.find does."""
+        try:
+            return self.catalog.known(name, version)
+        except NotLoadedError:
+            return (await self.found(name, version)).model
 
     def find(self, name: str, version: str = "") -> Served:
         """Returns a model and its decoder. Raises ServingError as Catalog.find does."""
@@ -199,7 +247,10 @@ class Gateway:
         """Raises ServingError (NOT_READY) with the reason if a model of the repository can't serve, NOT_FOUND and
         INVALID as `find` does. A model in Python with `is_ready` is asked."""
         try:
-            model = self.find(name, version).model
+            try:
+                model = self.find(name, version).model
+            except NotLoadedError:
+                return  # the first request loads it
             reason = model.executor.overdue
             if not reason and (asked := [worker for worker in model.statistics.workers if worker.asks_ready]):
                 reasons = await asyncio.gather(*[asyncio.wrap_future(worker.ask_ready()) for worker in asked])
@@ -237,13 +288,13 @@ class Gateway:
             return False
         return not (self.settings.strict_readiness and self.catalog.unavailable())
 
-    def reading(self, name: str, version: str = "") -> Reading:
+    async def reading(self, name: str, version: str = "") -> Reading:
         """Finds a model and returns a context in which its request is read, decoded and checked.
 
         An error that is raised inside counts as a failure of the model, and the context doesn't catch it. Raises
-        ServingError as `find` does.
+        ServingError as `found` does.
         """
-        return Reading(self.find(name, version))
+        return Reading(await self.found(name, version))
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:

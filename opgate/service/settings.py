@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ByteSize, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
@@ -229,6 +229,21 @@ class Settings(BaseSettings):
     rate_limit_resource: Annotated[
         str, Flag("Copies of a resource: name:count or name:count:device. May be given several times.")
     ] = ""
+    # Models that are loaded on demand make room for each other so that all take no more than this. 0 is no limit.
+    model_memory: Annotated[
+        ByteSize,
+        Flag(
+            "Memory of models, such as 16GiB: each is loaded when it is asked for, and they make room for each other."
+        ),
+    ] = ByteSize(0)
+    # Large model files are prepared: the optimized graph and the packed weights are kept in a folder, see
+    # execution/prepared.py.
+    model_cache: Annotated[Path, Flag("Folder of the cache of prepared models.", default="in the user's cache")] = (
+        Field(default_factory=folders.prepared_models)
+    )
+    model_cache_byte_size: Annotated[
+        ByteSize, Flag("Bytes of prepared models that are kept. With 0 none is prepared.", default="16GiB")
+    ] = ByteSize(16 << 30)
     model_load_thread_count: Annotated[int, Flag("Models that are loaded side by side.")] = Field(
         default=4, ge=1, le=256
     )

@@ -39,7 +39,11 @@ class SignalThread:
     def on_stop(self, stop: Callable[[], object]) -> None:
         """Sets what the first signal calls, on the thread. Until this is set, a signal ends the process at once."""
         self._stop = stop
-        process.forward_signals(self._send)  # asyncio may have set a handler of its own
+        self.take_signals()
+
+    def take_signals(self) -> None:
+        """Lets the thread have the signals again, which asyncio may have taken."""
+        process.forward_signals(self._send)
 
     def _came(self, seconds: float) -> bool:
         """Waits for a signal. Returns whether one came."""

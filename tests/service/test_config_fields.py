@@ -427,7 +427,7 @@ def loaded(repository, settings, monkeypatch):
 
     run = proving._run
     monkeypatch.setattr("opgate.service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
-    monkeypatch.setattr(loader, "Session", Opened)
+    monkeypatch.setattr("opgate.service.execution.session.Session", Opened)
     monkeypatch.setattr(loader, "demands", seen(loader.demands))
     monkeypatch.setattr(loader, "read_sequences", seen(loader.read_sequences))
     monkeypatch.setattr(proving, "_run", warmed)

@@ -196,7 +196,7 @@ def on_the_cpu(monkeypatch):
             self.nodes = (lambda: dict(nodes)) if nodes else self.nodes
 
     monkeypatch.setattr("opgate.service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
-    monkeypatch.setattr(loader, "Session", Opened)
+    monkeypatch.setattr("opgate.service.execution.session.Session", Opened)
     monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(2)))
     return opened, nodes
 

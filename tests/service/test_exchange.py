@@ -34,7 +34,7 @@ class Told(Exchange):
             raise self.error
 
     def run(self):
-        served = self.find()
+        served = self.find(self.run)
         if served is None:
             return
 

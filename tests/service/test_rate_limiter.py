@@ -241,7 +241,7 @@ def run_all(main):
 
 
 def used(gateway):
-    return {name: n for name, n in gateway.catalog._limiter._used.items() if n}
+    return {name: n for name, n in gateway.catalog.shared.limiter._used.items() if n}
 
 
 def test_models_that_share_a_resource_run_one_after_the_other(repository, limited):
@@ -388,13 +388,13 @@ def test_whatever_happens_to_a_run_its_resources_come_back(repository, limited, 
             first.cancel()
         if how == "closes":
             await a.scheduler.close()
-            assert len(gateway.catalog._limiter._claims) == 1
+            assert len(gateway.catalog.shared.limiter._claims) == 1
         await b.all()
         assert b.ended == (["CANCELED", 3] if how == "left the queue" else [2, 3])
         await a.all()
         assert not used(gateway)
         await gateway.catalog.close() if how != "closes" else await b.scheduler.close()
-        assert not gateway.catalog._limiter._claims
+        assert not gateway.catalog.shared.limiter._claims
 
     run_all(main)
 
@@ -452,7 +452,7 @@ def test_many_models_under_load_all_end(repository, limited):
         for each in clients:
             await each.all()
             assert each.scheduler.statistics.pending == 0
-        assert not used(gateway) and not gateway.catalog._limiter._waiting
+        assert not used(gateway) and not gateway.catalog.shared.limiter._waiting
         await gateway.catalog.close()
 
     run_all(main)
@@ -494,7 +494,7 @@ class TestConfig:
         rows = {row[0]: row[2:] for row in gateway.catalog.index()}
         assert rows["a"] == ("READY", "")
         assert rows["b"][0] == "UNAVAILABLE" and "'r': the instance needs 3" in rows["b"][1]
-        assert len(gateway.catalog._limiter._claims) == 1
+        assert len(gateway.catalog.shared.limiter._claims) == 1
 
     def test_the_option_may_be_given_several_times(self, monkeypatch):
         import typer

@@ -14,6 +14,7 @@ from opgate.service.api.openapi import call
 from opgate.service.api.routes import Route
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.gateway import Gateway, package_version
+from opgate.service.repository.residency import Residency
 from opgate.service.telemetry.merging import merge_metrics
 from opgate.service.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -30,6 +31,14 @@ class Numbers:
     def index(self) -> list[tuple[str, str, str, str]]:
         """Returns the models and their state."""
         return self._gateway.catalog.index()
+
+    def residency(self) -> Iterator[tuple[str, int, bool]]:
+        """Yields the versions that are loaded on demand, and whether they are in memory."""
+        return self._gateway.catalog.residency()
+
+    def memory(self) -> Residency:
+        """Returns the memory of the models."""
+        return self._gateway.control.residency
 
     def answers(self) -> Mapping[tuple[str, str, str], int]:
         """Returns the counts of answers by protocol, route and code."""

@@ -31,10 +31,10 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     async def read(request: Request, stack: contextlib.ExitStack) -> tuple[Served, Body]:
         """Reads a body, and counts what it becomes while the stack is open. Raises ServingError."""
         model, version = request.path_params["model"], request.path_params.get("version", "")
-        with gateway.reading(model, version):
+        with await gateway.reading(model, version):
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
             stack.enter_context(gateway.holding(body.most))
-        return gateway.find(model, version), body  # another version may have taken its place meanwhile
+        return await gateway.found(model, version), body  # another version may have taken its place meanwhile
 
     def decode(spec: ModelSpec, body: Body) -> InferRequest:
         return wire.read(spec, body.unpacked(), gateway.limits)

@@ -19,6 +19,7 @@ from opgate.service.telemetry.journal import NO_IDS, Ids, grpc_level, ids_of
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder
 from opgate.service.wire.kserve_json import size_of
+from opgate.service.wire.kserve_rules import timeout_of
 from opgate.service.wire.responses import refuse_decoupled
 
 # An envelope of so many bytes is parsed on a thread.
@@ -71,7 +72,7 @@ class GrpcExchange(Exchange[Parts]):
             plan = decoder.known(message)
             if plan is not None:
                 self.model, self.version = plan.model, plan.version
-                served = self.find()
+                served = self.find(lambda: self.take(decoder, data))
                 if served is None:
                     return
                 if served.model.spec is plan.spec:
@@ -94,7 +95,7 @@ class GrpcExchange(Exchange[Parts]):
         try:
             asked = parse()
             self.model, self.version, self.id = asked.model_name, asked.model_version, asked.id
-            served, message, decoder = self.find(), self._message, self._decoder
+            served, message, decoder = self.find(lambda: self._parsed(lambda: asked)), self._message, self._decoder
             if served is not None and message is not None and decoder is not None:
                 spec = served.model.spec
                 self.start(served, decoder.cost(message, asked, spec), lambda: decoder.decode(message, asked, spec))
@@ -104,6 +105,13 @@ class GrpcExchange(Exchange[Parts]):
             self.fail(error)
         finally:
             del parse  # closure, exception, traceback and this frame would form a reference cycle
+
+    def timeout_us(self) -> int:
+        """Returns the timeout among the parameters of the request."""
+        message = self._message
+        if message is None or len(message.envelope) > _LONG_ENVELOPE:
+            return 0
+        return timeout_of(wire.parameter_values(service_pb2.ModelInferRequest.FromString(message.envelope).parameters))
 
     def decoded(self, served: Served, request: Request) -> None:
         """Keeps how the request was read, for others like it, and lets its bytes go."""
@@ -154,9 +162,9 @@ class Infer(UnaryExchange):
 
     __slots__ = ()
 
-    def find(self) -> Served | None:
-        """Returns the model. Refuses one that may send several responses."""
-        served = super().find()
+    def find(self, again: Callable[[], None]) -> Served | None:
+        """Returns the model as `Exchange.find` does. Refuses one that may send several responses."""
+        served = super().find(again)
         if served is not None and served.model.spec.decoupled:
             try:
                 refuse_decoupled(served.model.spec, "ModelInfer")

@@ -21,7 +21,7 @@ from opgate.service.http.parser import Head
 from opgate.service.http.service import Connection, Options
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding
-from opgate.service.wire.kserve_json import encode_counted, encoding_cost
+from opgate.service.wire.kserve_json import encode_counted, encoding_cost, timeout_of
 
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _ROUTE = "/v2/models/{model}/infer"
@@ -91,7 +91,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
 
     def complete(self) -> None:
         """Reads and submits the request, whose body has come. The answer may be written before this returns."""
-        if (served := self.find()) is not None:
+        if (served := self.find(self.complete)) is not None:
             body: Bytes = b"" if self._body is None else self._body
             decoder, header_length = served.decoder, self._header_length
             cost = decoder.cost(len(body), header_length)
@@ -132,6 +132,11 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
     def headers(self) -> Iterator[tuple[str, str]]:
         """The headers of the request."""
         return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._head.headers)
+
+    def timeout_us(self) -> int:
+        """Returns the timeout among the parameters of the request."""
+        body = view(b"" if self._body is None else self._body)
+        return timeout_of(body[: len(body) if self._header_length is None else self._header_length])
 
     encoding_cost = staticmethod(encoding_cost)
     encode = staticmethod(encode_counted)

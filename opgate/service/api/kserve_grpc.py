@@ -19,7 +19,7 @@ from opgate.service.api.statistics import read_statistics
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.triton_messages import service_pb2
-from opgate.service.gateway import Gateway, Served, extensions, package_version
+from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.listening import listen
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
@@ -140,8 +140,8 @@ class InferenceService:
             name="opgate", version=package_version(), extensions=extensions(self._gateway.settings)
         )
 
-    def _ModelMetadata(self, asked: Any) -> Any:
-        spec = self._find(asked).model.spec
+    async def _ModelMetadata(self, asked: Any) -> Any:
+        spec = (await self._gateway.known(asked.name, asked.version)).spec
         return service_pb2.ModelMetadataResponse(
             name=spec.name,
             versions=self._gateway.catalog.listed(spec.name, asked.version),
@@ -150,8 +150,9 @@ class InferenceService:
             outputs=[_tensor(spec, tensor) for tensor in spec.outputs.values()],
         )
 
-    def _ModelConfig(self, asked: Any) -> Any:
-        return service_pb2.ModelConfigResponse(config=self._find(asked).model.config)
+    async def _ModelConfig(self, asked: Any) -> Any:
+        model = await self._gateway.known(asked.name, asked.version)
+        return service_pb2.ModelConfigResponse(config=model.config)
 
     async def _ModelStatistics(self, asked: Any) -> Any:
         return await read_statistics(self._gateway, asked.name, asked.version)
@@ -195,9 +196,6 @@ class InferenceService:
 
     async def _LogSettings(self, asked: Any, call: Call) -> Any:
         return await operations.log_settings(self._gateway, asked, call.peer)
-
-    def _find(self, asked: Any) -> Served:
-        return self._gateway.find(asked.name, asked.version)
 
 
 def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:

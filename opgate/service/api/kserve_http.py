@@ -148,8 +148,8 @@ class _Routes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def _model(self, request: Request) -> LoadedModel:
-        return self._gateway.find(*_model_and_version(request)).model
+    async def _model(self, request: Request) -> LoadedModel:
+        return await self._gateway.known(*_model_and_version(request))
 
     async def live(self) -> Response:
         """Answers 200: the process is alive."""
@@ -170,7 +170,7 @@ class _Routes:
 
     async def model_metadata(self, request: Request) -> Response:
         """Answers with the names, types and shapes of a model's inputs and outputs."""
-        spec = self._model(request).spec
+        spec = (await self._model(request)).spec
         return answer(
             {
                 "name": spec.name,
@@ -188,7 +188,7 @@ class _Routes:
 
     async def model_config(self, request: Request) -> Response:
         """Answers with the completed config of a model."""
-        return answer(to_plain(self._model(request).config, with_defaults=True))
+        return answer(to_plain((await self._model(request)).config, with_defaults=True))
 
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""
@@ -197,7 +197,7 @@ class _Routes:
 
     async def ops(self, request: Request) -> Response:
         """Answers with how long the calls of a model's custom ops took, by node."""
-        spec = self._model(request).spec
+        spec = (await self._model(request)).spec
         found = await self._gateway.all_processes.run("op_times", spec.name, spec.version)
         rows = await asyncio.to_thread(lambda: rows_of(sum_of(found)))
         return answer({"name": spec.name, "version": spec.version, "ops": rows})
@@ -236,9 +236,9 @@ class _Routes:
         """Runs a model and answers with its outputs."""
         gateway = self._gateway
         with contextlib.ExitStack() as stack:
-            with gateway.reading(*_model_and_version(request)):
+            with await gateway.reading(*_model_and_version(request)):
                 header_length, body = await self._tensors(request, stack)
-            served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
+            served = await gateway.found(*_model_and_version(request))  # another may have taken its place meanwhile
             decoder = served.decoder
             exchange = AsgiExchange(gateway, request, encoding_cost, encode_counted)
             header_length, parts = await exchange.run(
@@ -272,9 +272,9 @@ class _Routes:
         gateway = self._gateway
         check_operator(gateway, request, "trace")
         with contextlib.ExitStack() as stack:
-            check_profiled(self._model(request))
+            check_profiled((await gateway.found(*_model_and_version(request))).model)
             header_length, body = await self._tensors(request, stack)
-            served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
+            served = await gateway.found(*_model_and_version(request))  # another may have taken its place meanwhile
             decoder = served.decoder
 
             def decode() -> InferRequest:

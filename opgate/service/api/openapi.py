@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from opgate.service.api.routes import Operation, Route
+from opgate.service.core.errors import ServingError
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.repository.loader import LoadedModel
@@ -151,17 +152,26 @@ def _operations(gateway: Gateway, route: Route) -> Iterator[tuple[str, Operation
     for name in dict.fromkeys(model.spec.name for model in gateway.catalog.models()):
         versions = gateway.catalog.versions(name)
         if "{version}" not in route.path:
-            operation = route.described(gateway.find(name).model)
+            operation = _described(gateway, route, name)
             if operation is not None:
                 yield route.path.format(model=quote(name, safe="")), operation
             continue
         # A path for each version would tell nothing new of a model that has one.
         for version in versions if len(versions) > 1 else ():
-            operation = route.described(gateway.find(name, str(version)).model)
+            operation = _described(gateway, route, name, str(version))
             if operation is None:
                 continue
             operation.pop("operationId", None)  # with a version the name could be that of another model
             yield route.path.format(model=quote(name, safe=""), version=version), operation
+
+
+def _described(gateway: Gateway, route: Route, name: str, version: str = "") -> Operation | None:
+    """Returns what a route does for a model, None if nothing or if nothing is known of the model yet."""
+    assert callable(route.described)
+    try:
+        return route.described(gateway.catalog.known(name, version))
+    except ServingError:
+        return None
 
 
 def _with_names(operations: dict[str, Any], *names: str) -> dict[str, Any]:

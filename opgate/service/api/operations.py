@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi import Request, Response
 from opgate.service.api.kserve_http import answer, check_operator, read_object
 from opgate.service.api.openapi import call, model_call
 from opgate.service.api.routes import Route, of_models
+from opgate.service.core.errors import NotLoadedError
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway
 from opgate.service.wire.kserve_grpc import parameter_values
@@ -79,5 +81,8 @@ def _set(setting: Any, value: Mapping[str, Any] | bool | int | str) -> None:
 
 
 def _model(gateway: Gateway, name: str, version: str = "") -> str:
-    """Returns the name of a model that serves, "" for all. Raises ServingError as `Gateway.find` does."""
-    return gateway.find(name, version).model.spec.name if name else ""
+    """Returns the name of a model that serves, "" for all. Raises ServingError as `Catalog.known` does."""
+    if name:
+        with contextlib.suppress(NotLoadedError):
+            gateway.catalog.known(name, version)
+    return name

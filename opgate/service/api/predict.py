@@ -59,7 +59,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
 
     async def answer(request: Request, stack: contextlib.ExitStack) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
-        with gateway.reading(name, version) as served:
+        with await gateway.reading(name, version) as served:
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request, served.model)
@@ -77,7 +77,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             return await _several(gateway, request, (name, version), rows, stack)
         if wants:
             name, version = picture_model, ""
-        served = gateway.find(name, version)
+        served = await gateway.found(name, version)
         model = served.model
 
         def decode() -> InferRequest:
@@ -142,7 +142,7 @@ async def _several(
     async def answer(values: Mapping[str, Value]) -> bytes:
         async with at_once:
             try:
-                served = gateway.find(*model)
+                served = await gateway.found(*model)
                 spec = served.model.spec
                 part = _Part(gateway, request, served.model, stack)
                 size = sum(len(value) for value in values.values() if isinstance(value, (bytes, str)))

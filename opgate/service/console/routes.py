@@ -73,7 +73,7 @@ class _Routes:
         """Answers with everything that the console shows of a model."""
         self._check_host(request, "model-config")
         name, version = request.path_params["model"], request.path_params.get("version", "")
-        model = self._gateway.find(name, version).model
+        model = await self._gateway.known(name, version)
         model.hold()
         try:
             return await asyncio.to_thread(lambda: answer(model_view(self._gateway, model, self._entry(name))))

@@ -39,6 +39,15 @@ class ServingError(Exception):
         self.message = message
 
 
+class NotLoadedError(ServingError):
+    """A version of a model is not in memory, and is loaded when somebody asks for it."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(Kind.UNAVAILABLE, f"model '{name}' version {version} is not in memory")
+        self.name = name
+        self.version = version
+
+
 E = TypeVar("E", bound=BaseException)
 
 

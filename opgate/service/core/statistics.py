@@ -66,21 +66,26 @@ class BatchCount:
 
 
 class ModelStatistics:
-    """Totals of one model version since it was loaded. Times are in nanoseconds.
+    """Totals of one model version since it was loaded. One that is loaded on demand goes on with those that it had.
+    Times are in nanoseconds.
 
     Only the event loop's thread writes them.
     """
 
     __slots__ = (
-        "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
-        "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "instances",
-        "intra_op_threads", "last_ms", "load_seconds", "op_times", "output_ns", "overdue", "padded_elements",
+        "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "evictions",
+        "executions", "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences",
+        "input_ns", "instances", "intra_op_threads", "last_ms", "load_seconds", "loads", "memory_bytes", "op_times",
+        "output_ns", "overdue", "padded_elements",
         "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
         "workers",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.load_seconds = 0.0
+        self.loads = 0
+        self.evictions = 0  # how often it left memory to make room
+        self.memory_bytes = 0  # that its last load added; 0 if nobody has measured that
         self.op_times = OpTimesOfModel()
         self.instances = 0  # of this process; 0 if it runs no model file itself
         self.intra_op_threads = 0  # of each run; 0 if the gateway doesn't say how many

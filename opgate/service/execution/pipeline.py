@@ -44,6 +44,10 @@ class Executor(Protocol):
     def overdue(self) -> str:
         """Why the model is not ready, if a run takes too long."""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether every accepted request is answered, and no sequence is under way."""
+
     async def close(self) -> None:
         """Refuses new requests, waits for the accepted ones, and frees what the model holds."""
 
@@ -62,6 +66,7 @@ class _OnThisThread:
     """Runs the requests of a model at once, on the thread that submits them."""
 
     overdue = ""
+    at_rest = True
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -121,6 +126,11 @@ class Pipeline:
         Pipeline(self.spec, steps, ModelStatistics(), self._limits).submit(request)
         if request.error is not None:
             raise request.error
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether every accepted request is answered."""
+        return not self._running
 
     async def close(self) -> None:
         """Refuses new requests, and waits until the accepted ones are answered: their steps must last as long."""

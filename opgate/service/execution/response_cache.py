@@ -151,6 +151,11 @@ class CachedExecutor:
         """Why the model is not ready, if a run takes too long."""
         return self._executor.overdue
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether every accepted request is answered."""
+        return not self._loading and self._executor.at_rest
+
     async def close(self) -> None:
         """Closes the executor and drops the model's results."""
         while self._loading:

@@ -186,7 +186,7 @@ class Scheduler:
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, ends the threads and frees the sessions."""
         self._closed = True
-        if not self._at_rest():
+        if not self.at_rest:
             self._rest = asyncio.Event()
             await self._rest.wait()
         await self._instances.close()
@@ -195,7 +195,9 @@ class Scheduler:
         if self._alarm is not None:
             self._alarm.close()
 
-    def _at_rest(self) -> bool:
+    @property
+    def at_rest(self) -> bool:
+        """Whether every accepted request is answered."""
         return not self._waiting.size and len(self._idle) == len(self._instances.all) and not self._open
 
     def _await(self, request: Request, timeout_us: int, policy: QueuePolicy) -> None:
@@ -425,7 +427,7 @@ class Scheduler:
         self._rested()
 
     def _rested(self) -> None:
-        if self._rest is not None and self._at_rest():
+        if self._rest is not None and self.at_rest:
             self._rest.set()
 
     def _complete(self, batch: Batch) -> None:

@@ -521,6 +521,11 @@ class SequenceScheduler:
         if self._rest is not None and all(sequence.idle for sequence in self._sequences.values()):
             self._rest.set()
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether no sequence is under way."""
+        return not self._sequences and all(instance.at_rest for instance in self.instances)
+
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
         self._closed = True

@@ -58,7 +58,8 @@ class SessionOptions:
 
     `gpu` is the number of a GPU, or None for the CPU. `cuda` and `tensorrt` are options of the providers for a GPU;
     without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins. With
-    `profile`, a folder, the profiler watches each run and writes its file there.
+    `profile`, a folder, the profiler watches each run and writes its file there. With `writes` the optimized graph is
+    written to that file.
 
     On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1,
     which has no meaning on the CPU.
@@ -78,6 +79,7 @@ class SessionOptions:
     tensorrt: Mapping[str, str] | None = None
     tensorrt_plugins: tuple[Path, ...] = ()
     profile: Path | None = None
+    writes: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ def _ort_options(options: SessionOptions) -> Any:
     if options.profile is not None:
         session_options.enable_profiling = True
         session_options.profile_file_prefix = str(options.profile / "run")
+    if options.writes is not None:
+        session_options.optimized_model_filepath = str(options.writes)
     for library in options.libraries:
         session_options.register_custom_ops_library(str(library))
         _tell_ops(library)
@@ -423,6 +427,17 @@ class Session:
         memory = (ctypes.c_byte * (count * datatype.itemsize)).from_address(value.data_ptr())
         memory.owners = (value, inputs)
         return np.frombuffer(memory, datatype.dtype).reshape(shape)
+
+
+def open_prepared(path: Path, options: SessionOptions, prepared: tuple[Path, SessionOptions] | None) -> Session:
+    """Opens the prepared form of a file, or the file itself if there is none or if it is gone. Raises ServingError as
+    `Session` does."""
+    if prepared is not None:
+        try:
+            return Session(*prepared)
+        except ServingError as error:
+            logger.warning("the prepared form of '%s' can't be opened: %s", path, error.message)
+    return Session(path, options)
 
 
 class BoundRun:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from opgate.service.core.checks import Limits, TensorInfo, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
-from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.errors import Kind, NotLoadedError, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
 from opgate.service.core.request import Array, Options, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
@@ -78,6 +78,10 @@ class Running:
         with contextlib.suppress(ServingError):
             self._do(self._cancel)
 
+    def goes_on(self, end: Callable[[], object]) -> None:
+        """Has begun something else on the loop, which `end` ends."""
+        self._end = end
+
     def more(self) -> None:
         """Lets it give one more response."""
         with contextlib.suppress(ServingError):
@@ -107,13 +111,14 @@ class Running:
 
 
 class Calls:
-    """What the sessions of models in Python use of the gateway. `loop` is its event loop and `control` loads models,
-    once it serves."""
+    """What the sessions of models in Python use of the gateway. `loop` is its event loop, `control` loads models, and
+    `bring` one that is loaded on demand, once it serves."""
 
     def __init__(self, find: Callable[[str, str], Callee], limits: Limits, write_timeout: float) -> None:
         """`write_timeout` are the seconds in which a client must take something of what it gets."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.control: Control | None = None
+        self.bring: Callable[[str, int], Awaitable[None]] | None = None
         self.metrics = OwnMetrics()
         self._find = find
         self._limits = limits
@@ -166,6 +171,9 @@ class Calls:
                 room = running.room = asyncio.BoundedSemaphore(WINDOW)
                 assert self.loop is not None  # `start` has looked
                 return self.loop.create_task(_streamed(model, request, answer, room)).cancel
+        except NotLoadedError as absent:
+            assert self.loop is not None
+            return self.loop.create_task(self._called_later(absent, call, answer, running)).cancel
         except Exception as error:
             answer({}, True, _told(error), {})
             return _nothing
@@ -188,6 +196,17 @@ class Calls:
             if not request.ended:
                 request.fail(_told(error))
         return request.cancel
+
+    async def _called_later(self, absent: NotLoadedError, call: Call, answer: Answer, running: Running) -> None:
+        """Begins a call when its model has been loaded."""
+        try:
+            if self.bring is None:
+                raise absent
+            await self.bring(absent.name, absent.version)
+        except Exception as error:
+            answer({}, True, _told(error), {})
+        else:
+            running.goes_on(self._called(call, answer, running))
 
     def _request_of(self, call: Call) -> tuple[Callee, Request]:
         """Returns the model that is called and the request to it. Raises ServingError."""

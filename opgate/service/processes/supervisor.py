@@ -24,7 +24,7 @@ from opgate.service.signals import SignalThread
 logger = logging.getLogger("opgate.processes")
 
 # Limits in bytes on all requests together. Each process gets its share of them.
-SHARED = ("max_held_bytes", "response_cache_byte_size")
+SHARED = ("max_held_bytes", "response_cache_byte_size", "model_memory")
 # A process that served for so many seconds did not die of its start.
 _HEALTHY = 30.0
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.spec import PYTHON, ModelSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.triton_messages import ModelConfig
-from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
-from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import (
     ConfigError,
     ignored,
@@ -23,10 +22,11 @@ from opgate.service.repository.config import (
     shortened,
 )
 from opgate.service.repository.ensembles import step_models
-from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
+from opgate.service.repository.loader import LoadedModel, Shared, load_config, load_ensemble, load_model
 from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.paths import refuse_special_files, version_numbers
 from opgate.service.repository.repositories import Source, stamp_of
+from opgate.service.repository.residency import is_on_demand
 from opgate.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,8 +51,17 @@ class Outcome:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A model to load, and the models that must have been loaded before."""
+
+    name: str
+    after: Collection[str]
+
+
 class Loading:
-    """Loads some models side by side, an ensemble after the models of its steps. It may run on any thread."""
+    """Loads some models that belong together. Whoever has one calls `plan` and then `load` for each step of the plan,
+    on any thread."""
 
     def __init__(
         self,
@@ -61,25 +70,34 @@ class Loading:
         serving: Mapping[str, Mapping[int, LoadedModel]],
         find: Find,
         cache: ResponseCache,
-        limiter: RateLimiter | None = None,
-        calls: Calls | None = None,
+        shared: Shared,
+        counted: Mapping[tuple[str, int], ModelStatistics] | None = None,
+        only: Mapping[str, Collection[int]] | None = None,
     ) -> None:
         """`serving` has the versions that serve by model. One whose files are the same is taken from there.
 
-        `find` finds models that are not loaded now, for the steps of ensembles. `calls` are those of models in Python.
+        `find` finds models that are not loaded now, for the steps of ensembles. `shared` is what the models share.
+        `counted` has the statistics that versions go on with. With `only` no other versions are loaded.
         """
         self._settings = settings
         self._triton = triton
         self._serving = serving
         self._find = find
         self._cache = cache
-        self._limiter = limiter
-        self._calls = calls
+        self._shared = shared
+        self._counted = counted or {}
+        self._only = only or {}
         self._outcomes: dict[str, Outcome] = {}
         self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
 
-    def load(self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> dict[str, Outcome]:
-        """Returns what came of each model. `configs` are those of `read_configs`. Raises nothing for a broken model."""
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """What came of each model."""
+        return self._outcomes
+
+    def plan(self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> list[Step]:
+        """Returns what is to load. Each step comes after those that it waits for. `configs` are those of
+        `read_configs`."""
         for source in sources:
             config = configs[source.name]
             outcome = self._outcomes[source.name] = Outcome(source)
@@ -92,24 +110,44 @@ class Loading:
             for name, outcome in self._outcomes.items()
             if outcome.config is not None and outcome.config.HasField("ensemble_scheduling")
         }
-        alone = [(o, o.config) for name, o in self._outcomes.items() if o.config is not None and name not in ensembles]
+        steps = [Step(name, ()) for name, o in self._outcomes.items() if o.config is not None and name not in ensembles]
+        planned = {step.name for step in steps}
+        for name in self._in_order(ensembles):
+            steps.append(Step(name, planned.intersection(step_models(ensembles[name]))))
+            planned.add(name)
+        return steps
+
+    def load_all(
+        self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]
+    ) -> dict[str, Outcome]:
+        """Loads models side by side, ensembles after the models of their steps. Returns what came of each."""
+        steps = self.plan(sources, configs)
+        alone = [step.name for step in steps if not step.after]
         threads = min(self._settings.model_load_thread_count, len(alone))
         if threads > 1:
             with ThreadPoolExecutor(threads, "opgate-load") as pool:
-                list(pool.map(self._load, *zip(*alone, strict=True)))
+                list(pool.map(self.load, alone))
         else:
-            for outcome, config in alone:
-                self._load(outcome, config)
-        for name in self._in_order(ensembles):
-            self._load(self._outcomes[name], ensembles[name])
+            for name in alone:
+                self.load(name)
+        for step in steps:
+            if step.after:
+                self.load(step.name)
         return self._outcomes
 
-    def _load(self, outcome: Outcome, config: ModelConfig) -> None:
+    def load(self, name: str) -> None:
+        """Loads a model of the plan. Raises nothing: its outcome says why it can't serve."""
+        outcome = self._outcomes[name]
+        config = outcome.config
+        assert config is not None  # `plan` has looked
         try:
+            is_on_demand(config, self._settings)  # raises if the config says something else
             present = version_numbers(outcome.source.folder)
             if not present and config.HasField("ensemble_scheduling"):
                 present = [1]  # an object store can't keep the empty folder of an ensemble's version
             versions = chosen_versions(config, present)
+            if config.name in self._only:
+                versions = [version for version in versions if version in self._only[config.name]]
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
@@ -151,20 +189,31 @@ class Loading:
             text = shortened("; ".join(unread))
             logger.info("config: ignored, because nothing here reads it: %s", text, extra={"model": config.name})
 
+    def fail(self, name: str, reason: str) -> None:
+        """Says why a model of the plan can't be loaded."""
+        self._failed(self._outcomes[name], 0, reason)
+
     def _runs_on_triton(self, config: ModelConfig) -> bool:
         return self._triton is not None and self._is_remote(config)
 
     def _load_version(self, source: Source, config: ModelConfig, version: int) -> LoadedModel:
+        counted = self._counted.get((config.name, version))
         if self._triton is not None and self._is_remote(config):
             from opgate.service.repository.remote import load_remote
 
             return load_remote(source.repository, config, version, self._settings, self._triton, self._spec_of_step)
         if config.HasField("ensemble_scheduling"):
             refuse_unsupported(config)
-            loaded = load_ensemble(source.repository, config, version, self._settings, self._step)
+            loaded = load_ensemble(source.repository, config, version, self._settings, self._step, counted)
         else:
             loaded = load_model(
-                source.repository, config, version, self._settings, self._limiter, source.states_batch, self._calls
+                source.repository,
+                config,
+                version,
+                self._settings,
+                self._shared,
+                source.states_batch,
+                counted,
             )
         if config.response_cache.enable:
             loaded.executor = CachedExecutor(

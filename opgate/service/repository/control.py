@@ -1,4 +1,5 @@
-"""Loads and unloads models while others serve: for clients, and when files of a repository change."""
+"""Loads and unloads models while others serve: at the start, for clients, for the first request to a model that is
+loaded on demand, and when files of a repository change."""
 
 from __future__ import annotations
 
@@ -6,20 +7,26 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
 from opgate.service.core.triton_messages import ModelConfig
-from opgate.service.repository.background_loads import Outcome, read_configs
+from opgate.service.freed_memory import give_back
+from opgate.service.repository.background_loads import Loading, Outcome, Step, read_configs, unavailable
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
+from opgate.service.repository.load_order import LoadThreads, Turn, Turns
+from opgate.service.repository.loader import LoadedModel, model_file
 from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
+from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Source, only_source, stamp_of_parts
+from opgate.service.repository.residency import Residency, is_on_demand, needed, size_of_files
 from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
@@ -36,24 +43,100 @@ async def alone(names: Sequence[str], error: ServingError | None) -> None:
 
 
 class ModelControl:
-    """Changes which models serve, one change after the other. Its methods run on the event loop's thread.
+    """Changes which models serve. Changes of the same models come one after the other, others side by side. Its methods
+    run on the event loop's thread.
 
-    Models are loaded on a thread of its own, beside those that serve.
+    Models are loaded on threads of their own, beside those that serve.
+
+    It is long, because all that changes models must take turns.
     """
 
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings = settings
         self._catalog = catalog
         self._repositories = catalog.repositories
-        self._lock = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "opgate-load")
+        self._finding = asyncio.Lock()  # whoever has it decides which models its change is of
+        self._turns = Turns()
+        self._threads = LoadThreads(settings.model_load_thread_count)
+        self._finder = ThreadPoolExecutor(1, "opgate-find")
+        self.residency = Residency(settings.model_memory, catalog, give_back, settings.run_timeout)
+        self._coming: dict[tuple[str, int], asyncio.Task[None]] = {}  # loads on demand
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
         self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
         # With several gateway processes the supervisor removes the files that clients sent.
         self._removes_files = settings.workers == 1
-        self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
-        self.loading: frozenset[str] = frozenset()  # the models that the thread loads now
+        self._starting: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def loading(self) -> frozenset[str]:
+        """The models that are loaded now."""
+        return self._threads.loading
+
+    async def load_at_start(self, patience: float) -> None:
+        """Loads the models that serve from the start. The others are loaded when somebody asks for them.
+
+        Returns when all were tried, or when those that are left have taken so many seconds. These go on, and the
+        gateway is not ready until they have ended. Raises what `Catalog.find_all` raises.
+        """
+        self.residency.begin()
+        self._catalog.prepared.start()
+        sources, configs = await self._off_loop(self._catalog.find_all)
+        configs = self._catalog.expect(sources, configs)
+        entries = (self._catalog.entry(source.name) for source in sources)
+        later = {entry.name for entry in entries if entry is not None and entry.absent}
+        now = with_steps([source.name for source in sources if source.name not in later], configs)
+        tasks = self._load_groups([source for source in sources if source.name in now], configs)
+        starting = asyncio.create_task(self._start(tasks))
+        await asyncio.wait([starting], timeout=patience)
+        if not starting.done():
+            names = ", ".join(sorted(self.loading))
+            logger.warning("the gateway serves without the models that still load after %g s: %s", patience, names)
+            self._starting = starting
+
+    async def _start(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks)
+        self._catalog.complete = True
+
+    def _load_groups(
+        self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]
+    ) -> list[asyncio.Task[None]]:
+        """Loads models side by side, those together that belong together. Returns what does."""
+        tasks = []
+        for group in _groups(sources, configs):
+            turn = self._turns.take([source.name for source in group])
+            task = asyncio.create_task(self._load_group(group, configs, turn))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            tasks.append(task)
+        return tasks
+
+    async def _load_group(
+        self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError], turn: Turn
+    ) -> None:
+        try:
+            async with turn:
+                with self._held(sources):
+                    self._catalog.take(await self._load(sources, configs))
+        except Exception:
+            logger.exception("loading %s failed", ", ".join(source.name for source in sources))
+
+    @contextlib.contextmanager
+    def _held(self, sources: Iterable[Source]) -> Iterator[None]:
+        """Keeps those of the models in memory that are there."""
+        models: list[LoadedModel] = []
+        for source in sources:
+            for name in self._with_steps(source.name):
+                if (entry := self._catalog.entry(name)) is not None:
+                    models += entry.versions.values()
+        for model in models:
+            model.hold()
+        try:
+            yield
+        finally:
+            for model in models:
+                model.release()
 
     async def load(self, name: str, override: Override, agree: Agree = alone) -> list[str]:
         """Loads a model as its files are now, and the models of its steps if it is an ensemble.
@@ -66,10 +149,12 @@ class ModelControl:
         kept = False
         try:
             self.check_explicit()
-            async with self._lock:
+            async with contextlib.AsyncExitStack() as stack:
                 outcomes: dict[str, Outcome] = {}
                 try:
-                    outcomes = await self._off_loop(lambda: self._load([name], override), [name])
+                    sources, configs = await self._find([name], override, stack)
+                    stack.enter_context(self._held(sources))
+                    outcomes = await self._load(sources, configs)
                     error = _failure(name, outcomes[name])
                 except ServingError as raised:
                     error = detached(raised)
@@ -94,6 +179,43 @@ class ModelControl:
             raise error
         return list(outcomes)
 
+    async def bring(self, name: str, version: int) -> None:
+        """Loads a version that is loaded on demand, and what it needs. Those who ask for it meanwhile share the load.
+
+        Raises ServingError (UNAVAILABLE) if it can't be loaded, and OVERLOADED if there is no room for it.
+        """
+        task = self._coming.get((name, version))
+        if task is None:
+            task = self._coming[name, version] = asyncio.create_task(self._bring(name, version))
+            task.add_done_callback(lambda _: self._coming.pop((name, version)))
+        await asyncio.wait([task])
+        if (error := task.exception()) is not None:
+            if isinstance(error, ServingError):
+                raise ServingError(error.kind, error.message)
+            raise internal(f"loading model '{name}' failed: {type(error).__name__}: {error}")
+
+    async def _bring(self, name: str, version: int) -> None:
+        async with self._turns.take(self._with_steps(name)):
+            missing = self._catalog.missing(name, version)
+            sources = [self._source_of(each) for each in missing]
+            if not sources:
+                return  # another change was first
+            configs = await self._off_loop(lambda: read_configs(sources, False))
+            with self._held(sources):
+                outcomes = await self._load(sources, configs, missing)
+                self._catalog.take_back(outcomes)
+            for outcome in outcomes.values():
+                for model in outcome.versions.values():
+                    self.residency.came(model)
+            for outcome in outcomes.values():
+                for reason in outcome.reasons.values():
+                    raise unavailable(outcome.source.name, reason)
+
+    def _source_of(self, name: str) -> Source:
+        entry = self._catalog.entry(name)
+        assert entry is not None and entry.source is not None  # it has versions that are absent
+        return entry.source
+
     async def _drop(self, outcomes: dict[str, Outcome]) -> None:
         """Closes what was loaded and may not serve."""
         for name, outcome in outcomes.items():
@@ -111,14 +233,16 @@ class ModelControl:
         clients may not unload models.
         """
         self.check_explicit()
-        async with self._lock:
+        async with self._finding:
             names = self._with_steps(name) if dependents else [name]
+            turn = self._turns.take({*names, *(entry.name for entry in self._catalog.users_of(names))})
+        async with turn:
             users = self._catalog.users_of(names)
             for each in names:
                 if entry := self._catalog.entry(each):
                     self._catalog.take_away(entry, "unloaded", wanted=False)
             for entry in users:
-                if entry.versions:
+                if entry.versions or entry.absent:
                     self._catalog.take_away(
                         entry, f"unloaded together with a model that it uses ('{name}')", wanted=True
                     )
@@ -147,7 +271,7 @@ class ModelControl:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._polling
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._finder.shutdown(wait=False, cancel_futures=True)
         for folder in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
         self._repositories.close()
@@ -168,22 +292,97 @@ class ModelControl:
                 f"{self._settings.model_control_mode}, expected explicit",
             )
 
-    async def _off_loop(self, work: Callable[[], T], loaded: Iterable[str] = ()) -> T:
-        """Does work on the thread, which loads these models."""
-        job = self._thread.submit(work)
-        self._job, self.loading = job, frozenset(loaded)
-        try:
-            return await asyncio.wrap_future(job)
-        finally:
-            self.loading = frozenset()
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Reads the repository, on a thread."""
+        return await asyncio.wrap_future(self._finder.submit(work))
 
     @property
     def is_loading(self) -> bool:
-        """Whether the thread is at work. Nothing can stop it, also if nobody waits for it any more."""
-        return self._job is not None and self._job.running()
+        """Whether a thread loads a model. Nothing can stop it, also if nobody waits for it any more."""
+        return bool(self._threads.loading)
 
-    def _load(self, names: Iterable[str], override: Override | None = None) -> dict[str, Outcome]:
-        """Loads models, the models of their steps, and the ensembles that use one of them. Runs on the thread."""
+    async def _load(
+        self,
+        sources: Sequence[Source],
+        configs: Mapping[str, ModelConfig | ServingError],
+        only: Mapping[str, Collection[int]] | None = None,
+    ) -> dict[str, Outcome]:
+        """Loads models side by side, ensembles after the models of their steps. Raises nothing for a broken model."""
+        loading = self._catalog.loading(only)
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for step in loading.plan(sources, configs):
+            after = [tasks[name] for name in step.after]
+            tasks[step.name] = asyncio.create_task(self._load_one(loading, step, after, only))
+        try:
+            await asyncio.gather(*tasks.values())
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        return loading.outcomes
+
+    async def _load_one(
+        self,
+        loading: Loading,
+        step: Step,
+        after: Sequence[asyncio.Task[None]],
+        only: Mapping[str, Collection[int]] | None,
+    ) -> None:
+        if after:
+            await asyncio.wait(after)
+        outcome = loading.outcomes[step.name]
+        if outcome.config is None or outcome.config.HasField("ensemble_scheduling"):
+            await self._threads.run(step.name, partial(loading.load, step.name))
+            return
+        versions = None if only is None else only.get(step.name)
+        try:
+            work = partial(self._threads.run, step.name, partial(loading.load, step.name))
+            if not self.residency.budget:
+                await work()
+                return
+            need = await self._off_loop(lambda: self._need(outcome, versions))
+            added = await self.residency.load(step.name, need, work)
+            models = list(outcome.versions.values())
+            for model in models:
+                model.statistics.memory_bytes = added // len(models)
+            if added > self.residency.budget:
+                outcome.versions.clear()
+                for model in models:
+                    await model.executor.close()
+                text = f"it takes {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
+                loading.fail(step.name, text)
+        except ServingError as error:
+            loading.fail(step.name, error.message)
+
+    def _need(self, outcome: Outcome, only: Collection[int] | None) -> int:
+        """Returns how many bytes loading a model may take."""
+        source, config = outcome.source, outcome.config
+        assert config is not None  # `plan` has looked
+        entry = self._catalog.entry(source.name)
+        total = 0
+        for version in version_numbers(source.folder) if only is None else only:
+            absent = entry.absent.get(version) if entry is not None else None
+            known = 0 if absent is None or absent.model is None else absent.model.statistics.memory_bytes
+            prepared = self._catalog.prepared.size_of(model_file(source.folder, config, version))
+            total += needed(known, prepared, size_of_files(source.folder / str(version)))
+        return total
+
+    async def _find(
+        self, names: Sequence[str], override: Override | None, stack: contextlib.AsyncExitStack
+    ) -> tuple[list[Source], dict[str, ModelConfig | ServingError]]:
+        """Finds models, the models of their steps, and the ensembles that use one of them. Returns them and their
+        configs when it is their turn to change, which lasts until the stack ends.
+
+        Those who ask first have the first turn, in every gateway process.
+        """
+        async with self._finding:
+            sources, configs = await self._off_loop(lambda: self._found(names, override))
+            turn = self._turns.take([source.name for source in sources])
+        await stack.enter_async_context(turn)
+        return sources, configs
+
+    def _found(
+        self, names: Iterable[str], override: Override | None
+    ) -> tuple[list[Source], dict[str, ModelConfig | ServingError]]:
         self._repositories.refresh()
         found = self._repositories.find()
         sources: dict[str, Source] = {}
@@ -209,14 +408,20 @@ class ModelControl:
         for user in self._catalog.users_of(sources):
             if user.name not in sources and user.source is not None and self._may_come_back(user, sources):
                 sources[user.name] = user.source
-                configs.update(read_configs([user.source], False))
-        return self._catalog.loading().load(list(sources.values()), configs)
+                for step in step_models(user.config) if user.config is not None else ():
+                    entry = self._catalog.entry(step)
+                    if entry is not None and entry.source is not None and entry.absent and step not in sources:
+                        sources[step] = entry.source
+                configs.update(read_configs([s for s in sources.values() if s.name not in configs], False))
+        return list(sources.values()), configs
 
     def _may_come_back(self, user: Entry, sources: Collection[str]) -> bool:
         """Returns whether an ensemble serves, or is not served only because of models that are loaded now."""
+        if user.absent:
+            return bool(user.versions)  # it is loaded when somebody asks for it
         steps = step_models(user.config) if user.config is not None else []
         entries = (self._catalog.entry(step) for step in steps if step not in sources)
-        return bool(user.versions) or all(entry is not None and entry.versions for entry in entries)
+        return bool(user.versions) or all(entry is not None and (entry.versions or entry.absent) for entry in entries)
 
     def _source(self, name: str, found: dict[str, list[Source]], override: Override | None) -> Source:
         if override is not None and override.folder is not None:
@@ -236,7 +441,7 @@ class ModelControl:
         if override is not None and override.folder is not None and self._removes_files:
             self._folders[name] = override.folder
         if old is not None:
-            self._thread.submit(shutil.rmtree, old, True)
+            self._finder.submit(shutil.rmtree, old, True)
 
     def _with_steps(self, name: str) -> list[str]:
         names: list[str] = []
@@ -259,15 +464,28 @@ class ModelControl:
 
     async def _look(self) -> None:
         """Loads what is new or has changed, and lets go what is gone."""
-        async with self._lock:
-            stamps = await self._off_loop(self._stamps)
-            changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
-            gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
-            if changed:
-                self._catalog.take(await self._off_loop(lambda: self._load(changed), changed))
-            self._seen = stamps
-            for entry in gone:
-                users = self._catalog.users_of([entry.name])
+        stamps = await self._off_loop(self._stamps)
+        changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
+        before, self._seen = self._seen, stamps
+        if changed:
+            async with self._finding:
+                sources, configs = await self._off_loop(lambda: self._found(changed, None))
+                later = []
+                for source in sources:
+                    entry, config = self._catalog.entry(source.name), configs[source.name]
+                    new = entry is None or not entry.versions
+                    if new and isinstance(config, ModelConfig) and is_on_demand(config, self._settings):
+                        later.append(source)
+                        if entry is not None and source.name in before:
+                            entry.absent.clear()  # what is known of it holds no longer
+                configs = self._catalog.expect(later, configs)
+                later_names = {source.name for source in later if isinstance(configs[source.name], ModelConfig)}
+                now = with_steps([source.name for source in sources if source.name not in later_names], configs)
+                self._load_groups([source for source in sources if source.name in now], configs)
+        gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
+        for entry in gone:
+            users = self._catalog.users_of([entry.name])
+            async with self._turns.take([entry.name, *(user.name for user in users)]):
                 self._catalog.forget(entry)
                 logger.info("model unloaded: its folder is gone", extra={"model": entry.name})
                 for user in users:
@@ -291,3 +509,29 @@ def _failure(name: str, outcome: Outcome) -> ServingError | None:
         return None
     reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
     return invalid(f"failed to load '{name}': {reasons}")
+
+
+def with_steps(names: Iterable[str], configs: Mapping[str, ModelConfig | ServingError]) -> set[str]:
+    """Returns the names of models and of those of their steps."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            config = configs.get(name)
+            todo += step_models(config) if isinstance(config, ModelConfig) else []
+    return found
+
+
+def _groups(sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> list[list[Source]]:
+    """Returns the models that belong together: ensembles and the models of their steps."""
+    groups: dict[str, set[str]] = {source.name: {source.name} for source in sources}
+    for source in sources:
+        for name in with_steps([source.name], configs) & groups.keys():
+            if groups[name] is not groups[source.name]:
+                groups[source.name] |= groups[name]
+                for member in groups[name]:
+                    groups[member] = groups[source.name]
+    of_name = {source.name: source for source in sources}
+    return [[of_name[name] for name in sorted(group)] for group in {id(g): g for g in groups.values()}.values()]

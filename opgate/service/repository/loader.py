@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from opgate.service.core.triton_messages import ModelConfig, ModelInstanceGroup
 from opgate.service.execution.batch import try_out
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
+from opgate.service.execution.prepared import PreparedModels
 from opgate.service.execution.rate_limiter import Claim, RateLimiter
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.sequences import (
@@ -32,7 +33,7 @@ from opgate.service.execution.sequences import (
     SequenceScheduler,
     engine_spec,
 )
-from opgate.service.execution.session import FileSession, ModelSession, Session, SessionOptions
+from opgate.service.execution.session import FileSession, ModelSession, SessionOptions, open_prepared
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.file_session import ProcessSession
 from opgate.service.isolation.opening import OnnxOpening
@@ -75,6 +76,19 @@ _LFS = b"version https://git-lfs"
 _NAMED_FILES = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the models of a process share. With `limiter` their instances run only when that lets them. `calls` are the
+    requests of models in Python to other models. Files that `prepared` has are opened in that form."""
+
+    limiter: RateLimiter | None = None
+    calls: Calls | None = None
+    prepared: PreparedModels | None = None
+
+
+_NOTHING = Shared()
+
+
 @dataclass(slots=True, eq=False)
 class LoadedModel:
     """A version of a model that can serve.
@@ -92,6 +106,7 @@ class LoadedModel:
     stamp: tuple[Hashable, ...] = ()
     session: FileSession | None = None  # one of those of a model file
     try_on: Callable[[FileSession, Request], None] | None = None
+    loaded_at: float = field(default_factory=time.time)
     _holders: int = 0  # what still submits requests: ensembles, and requests that are read
     _let_go: asyncio.Event | None = None
 
@@ -99,6 +114,11 @@ class LoadedModel:
     def submit(self) -> Callable[[Request], None]:
         """The function that accepts a checked request."""
         return self.executor.submit
+
+    @property
+    def holders(self) -> int:
+        """How many hold the model."""
+        return self._holders
 
     def hold(self) -> None:
         """Keeps the model able to accept requests until `release`, although another may take its place meanwhile."""
@@ -180,16 +200,16 @@ def load_model(
     config: ModelConfig,
     version: int,
     settings: Settings,
-    limiter: RateLimiter | None = None,
+    shared: Shared = _NOTHING,
     states_batch: bool | None = None,
-    calls: Calls | None = None,
+    counted: ModelStatistics | None = None,
 ) -> LoadedModel:
-    """Opens one version of an ONNX model, or of a model in Python, whose `calls` go to other models.
+    """Opens one version of an ONNX model, or of a model in Python.
 
     Raises ServingError (UNAVAILABLE) with the reason.
 
-    With `limiter` its instances run only when that lets them. `states_batch` says whether the config says what
-    max_batch_size is; None means that it was read from the model's folder.
+    `counted` are the statistics that it goes on with. `states_batch` says whether the config says what max_batch_size
+    is; None means that it was read from the model's folder.
     """
     began = time.perf_counter()
     config = copied(config)
@@ -206,16 +226,17 @@ def load_model(
     path = confined(repository, path)
     _refuse_pointer(path)
     if in_python(config):
-        sessions, added = open_python(path, config, version, folder, settings, calls)
+        sessions, added = open_python(path, config, version, folder, settings, shared.calls)
     else:
-        sessions, added = _open(path, config, [folder / str(version), folder], settings)
+        sessions, added = _open(path, config, [folder / str(version), folder], settings, shared.prepared)
     try:
-        loaded = _connect(repository, config, version, settings, limiter, states_batch, sessions, added)
+        loaded = _connect(repository, config, version, settings, shared, states_batch, sessions, added, counted)
     except BaseException:
         for session in dict.fromkeys(sessions):
             session.close()
         raise
     loaded.statistics.load_seconds = time.perf_counter() - began
+    loaded.statistics.loads += 1
     return loaded
 
 
@@ -224,10 +245,11 @@ def _connect(
     config: ModelConfig,
     version: int,
     settings: Settings,
-    limiter: RateLimiter | None,
+    shared: Shared,
     states_batch: bool | None,
     sessions: Sequence[ModelSession],
     added: list[str],
+    counted: ModelStatistics | None,
 ) -> LoadedModel:
     """Checks an opened model against its config, tries it out and gives it a queue. `added` is what `_open` added."""
     folder = confined(repository, repository / config.name)
@@ -260,11 +282,14 @@ def _connect(
 
     runs = [partial(try_on, session) for session in dict.fromkeys(sessions)]
     warm_ups = prove(config, spec, folder, version, runs, limits, settings.run_timeout)
-    statistics = ModelStatistics()
+    statistics = counted or ModelStatistics()
     statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
-    statistics.op_times = OpTimesOfModel(dict.fromkeys(sessions))
+    op_times = OpTimesOfModel(dict.fromkeys(sessions))
+    if counted is not None:
+        op_times.follow(counted.op_times)
+    statistics.op_times = op_times
     statistics.workers = [session for session in sessions if isinstance(session, WorkerSession)]
-    claims = _claims(config, limiter)
+    claims = _claims(config, shared.limiter)
     if sequences is None:
         scheduler = _scheduler(spec, sessions, statistics, settings, claims)
         for request, wall_ns in warm_ups:
@@ -342,9 +367,15 @@ def inline_limit_us(settings: Settings, *, waits: bool) -> float:
 
 
 def load_ensemble(
-    repository: Path, config: ModelConfig, version: int, settings: Settings, find: Callable[[str, int], LoadedModel]
+    repository: Path,
+    config: ModelConfig,
+    version: int,
+    settings: Settings,
+    find: Callable[[str, int], LoadedModel],
+    counted: ModelStatistics | None = None,
 ) -> LoadedModel:
-    """Checks an ensemble against the models of its steps and connects them.
+    """Checks an ensemble against the models of its steps and connects them. `counted` are the statistics that it goes
+    on with.
 
     Raises ServingError (UNAVAILABLE) with the reason.
     """
@@ -382,10 +413,11 @@ def load_ensemble(
         )
         for step, spec, model in zip(config.ensemble_scheduling.step, models, loaded, strict=True)
     ]
-    statistics = ModelStatistics()
+    statistics = counted or ModelStatistics()
     pipeline = Pipeline(spec, steps, statistics, limits_of(settings), 2 * settings.write_timeout)
     prove(config, spec, folder, version, [pipeline.try_out], limits_of(settings), settings.run_timeout)
     statistics.load_seconds = time.perf_counter() - began
+    statistics.loads += 1
     return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec), loaded)
 
 
@@ -413,7 +445,7 @@ def _refuse_pointer(path: Path) -> None:
 
 
 def _open(
-    path: Path, config: ModelConfig, places: Sequence[Path], settings: Settings
+    path: Path, config: ModelConfig, places: Sequence[Path], settings: Settings, prepared: PreparedModels | None
 ) -> tuple[list[ModelSession], list[str]]:
     """Opens the sessions of a model with the op libraries that its config names.
 
@@ -426,7 +458,7 @@ def _open(
     added: list[str] = []
     while True:
         try:
-            return _sessions(path, config, libraries, settings), added
+            return _sessions(path, config, libraries, settings, prepared), added
         except ServingError as error:
             found = library_of_missing_op(error.message, libraries, trusted)
             if found is None:
@@ -436,7 +468,13 @@ def _open(
         added.append(f"op library {found.path.name}")
 
 
-def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], settings: Settings) -> list[ModelSession]:
+def _sessions(
+    path: Path,
+    config: ModelConfig,
+    libraries: Sequence[Library],
+    settings: Settings,
+    prepared: PreparedModels | None,
+) -> list[ModelSession]:
     """Opens the session of each instance.
 
     The instances on the CPU share one, unless each has a process of its own. Each instance on a GPU has its own.
@@ -467,11 +505,17 @@ def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], set
                 sessions.append(sessions[-1])
                 continue
             options = on_cpu if device is None else replace(on_gpu, gpu=device)
+            found = None
+            if prepared is not None and not in_python:
+                # Several gateway processes share the pages of a prepared file, so that is worth waiting for.
+                digests = [library.digest for library in libraries]
+                found = prepared.find(path, options, digests, wait=settings.workers > 1)
             if isolated:
-                opening = OnnxOpening(config.name, path, options, confinement(settings), settings.log_format == "json")
+                json_log = settings.log_format == "json"
+                opening = OnnxOpening(config.name, path, options, confinement(settings), json_log, found)
                 session: ModelSession = ProcessSession(config.name, opening, worker_limits(settings))
             else:
-                session = Session(path, options)
+                session = open_prepared(path, options, found)
             opened.callback(session.close)
             if device is not None:
                 _check_nodes(config.name, device, session.nodes(), asked, on_gpu.tensorrt is not None)

@@ -52,4 +52,5 @@ def load_remote(
     )
     presentation = read_presentation(config, spec)
     statistics.load_seconds = time.perf_counter() - began
+    statistics.loads += 1
     return LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)

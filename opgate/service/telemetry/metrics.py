@@ -75,6 +75,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[ModelStatistics], float | None]], ...] 
     ("opgate_intra_op_threads", "Threads of a run of ONNX Runtime", lambda s: s.intra_op_threads or None),
     ("nv_inference_pending_request_count", "Requests that wait to be executed", lambda s: s.pending + s.held),
     ("nv_model_load_duration_secs", "Time that loading the model took", lambda s: s.load_seconds),
+    ("opgate_model_memory_bytes", "Memory that the last load of the model added", lambda s: s.memory_bytes or None),
 )
 
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
@@ -89,6 +90,8 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] =
         "Worker processes that ended although they should run",
         lambda s: sum(worker.deaths for worker in s.workers),
     ),
+    ("opgate_model_loads", "Loads of the model", lambda s: s.loads),
+    ("opgate_model_evictions", "Times that the model left memory for others", lambda s: s.evictions),
     ("opgate_padding_elements", "Elements that padding added to them", lambda s: s.padding_elements),
 )
 
@@ -109,10 +112,22 @@ if TYPE_CHECKING:
     from opgate.service.execution.triton.pool import TritonPool
 
 
+class Memory(Protocol):
+    """The memory of the models."""
+
+    budget: int
+    used: int
+    again: int
+
+
 class Source(Protocol):
     """Where the gateway's own numbers come from."""
 
     def index(self) -> list[tuple[str, str, str, str]]: ...
+
+    def residency(self) -> Iterable[tuple[str, int, bool]]: ...
+
+    def memory(self) -> Memory: ...
 
     def answers(self) -> Mapping[tuple[str, str, str], int]: ...
 
@@ -247,6 +262,19 @@ class GatewayCollector(Collector):
         for name, version, state, _ in source.index():
             ready.add_metric([name, version], float(state == "READY"))
         yield ready
+        resident = GaugeMetricFamily(
+            "opgate_model_resident", "Whether a version that is loaded on demand is in memory", labels=_LABELS
+        )
+        for name, number, here in source.residency():
+            resident.add_metric([name, str(number)], float(here))
+        yield resident
+        memory = source.memory()
+        if memory.budget:
+            yield GaugeMetricFamily("opgate_model_memory_budget_bytes", "Memory that models may take", memory.budget)
+            yield GaugeMetricFamily("opgate_model_memory_used_bytes", "Memory that they took last", memory.used)
+            yield CounterMetricFamily(
+                "opgate_model_returns", "Loads of models that left memory less than a minute before", memory.again
+            )
         answers = CounterMetricFamily(
             "opgate_responses", "Answers by protocol, route and status", labels=["protocol", "route", "code"]
         )

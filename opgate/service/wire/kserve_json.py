@@ -19,7 +19,7 @@ from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import Bytes, Parts, elements, from_raw, text_length, to_raw, view
 from opgate.service.shared_memory import Regions
-from opgate.service.wire import content_types, files
+from opgate.service.wire import content_types, files, kserve_rules
 from opgate.service.wire.content_types import Content
 from opgate.service.wire.json_tensors import JsonValue, parse_object, read, split, write
 from opgate.service.wire.kserve_rules import (
@@ -39,6 +39,8 @@ from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 _BINARY_COST = 16
 # Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
 ELEMENT_COST = 16
+# Bytes of JSON that are read in no time.
+_SHORT = 1 << 16
 # No engine knows tensors of so many dims.
 _MOST_DIMS = 64
 
@@ -469,3 +471,16 @@ def encode_counted(request: Request) -> tuple[tuple[int | None, Parts], int]:
 def size_of(parts: Sequence[bytes | memoryview]) -> int:
     """Returns the number of bytes in a body's parts. A memoryview among the parts must be a view of bytes."""
     return sum(map(len, parts))
+
+
+def timeout_of(head: bytes | memoryview) -> int:
+    """Returns the timeout of a request in microseconds, from its JSON. 0 if it has none, or if the JSON is long or
+    broken."""
+    if len(head) > _SHORT:
+        return 0
+    try:
+        found = orjson.loads(head)
+    except orjson.JSONDecodeError:
+        return 0
+    parameters = found.get("parameters") if isinstance(found, dict) else None
+    return kserve_rules.timeout_of(parameters) if isinstance(parameters, dict) else 0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES, DataType
-from opgate.service.core.errors import invalid
+from opgate.service.core.errors import ServingError, invalid
 from opgate.service.core.request import Array, Options, Sequence
 from opgate.service.core.spec import ModelSpec
 from opgate.service.wire import content_types
@@ -129,6 +129,14 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         flag(parameters, EMPTY_FINAL_RESPONSE),
         {key: _own(value) for key, value in parameters.items() if key not in _KNOWN},
     )
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> int:
+    """Returns the timeout among the parameters of a request in microseconds, 0 if there is none that is a number."""
+    try:
+        return _number(parameters, "timeout", "microseconds")
+    except ServingError:
+        return 0  # whoever decodes the request refuses it
 
 
 def _own(value: bool | int | float | str) -> bool | int | float | str:

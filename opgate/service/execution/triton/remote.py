@@ -69,6 +69,11 @@ class RemoteModel:
         request.leave = self._let_go
         request.expire_after(request.options.timeout_us)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether every accepted request is answered."""
+        return not self._calls
+
     async def close(self) -> None:
         """Refuses new requests, and waits for the answers of the others."""
         self._closed = True

@@ -1,0 +1,422 @@
+"""Models that are loaded when somebody asks for them, and leave memory for others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http
+from onnx import helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from tests.service.onnx_models import batching, double, save, value, write_config
+from tests.service.stateful_models import accumulator
+from tests.system.clients import CLIENTS, connect
+from tests.system.conftest import PIPELINE, wait_until
+from tests.system.running import Server, running
+from tests.system.test_model_control import Client, times
+from tests.system.test_python_models import write
+
+SIZE = 1024  # rows and columns of a weight: 4 MiB
+WEIGHT = SIZE * SIZE * 4
+ON_DEMAND = 'parameters { key: "residency" value { string_value: "on_demand" } }'
+ALWAYS = 'parameters { key: "residency" value { string_value: "always" } }'
+
+
+def large(repository, name, weights, seed=0):
+    """Saves a model with so many weights of 4 MiB. Returns what it makes of ones."""
+    generator = np.random.default_rng(seed)
+    arrays = [generator.standard_normal((SIZE, SIZE), dtype=np.float32) / 32 for _ in range(weights)]
+    names = ["x", *(f"t{i}" for i in range(1, weights)), "y"]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(weights)]
+    initializers = [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(arrays)]
+    shape = ("N", SIZE)
+    save(repository, name, nodes, [value("x", "FP32", shape)], [value("y", "FP32", shape)], initializers=initializers)
+    out = np.ones((1, SIZE), np.float32)
+    for array in arrays:
+        out = out @ array
+    return out
+
+
+def ask(server, model, x, version="", **options):
+    """Returns an answer over HTTP."""
+    with http.InferenceServerClient(f"127.0.0.1:{server.http}", network_timeout=60) as client:
+        given = http.InferInput("x", list(x.shape), "FP32")
+        given.set_data_from_numpy(x)
+        return client.infer(model, [given], model_version=version, **options).as_numpy("y")
+
+
+def metrics(server):
+    with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def resident(server):
+    """Returns the models that are loaded on demand and are in memory now."""
+    found = metrics(server)
+    return {key.split('"')[1] for key, here in found.items() if key.startswith("opgate_model_resident{") and here}
+
+
+def said(server, text):
+    return [line for line in server.log if text in line]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Models that are loaded on demand, without a budget."""
+    folder = tmp_path_factory.mktemp("small")
+    for name in ("http", "grpc", "predict", "generate", "meta", "config", "stats", "stream", "late"):
+        double(folder, name, batching() + ON_DEMAND, shape=("batch", 4))
+    double(folder, "double", batching() + ON_DEMAND, shape=("batch", 4))
+    write_config(folder, "pipeline", PIPELINE)
+    (folder / "pipeline" / "config.pbtxt").write_text(PIPELINE + ON_DEMAND)
+    times(folder, "versions", 2, 1, "version_policy { all {} } " + ON_DEMAND)
+    times(folder, "versions", 3, 2)
+    (folder / "broken" / "1").mkdir(parents=True)
+    (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    (folder / "broken" / "config.pbtxt").write_text(ON_DEMAND)
+    (folder / "misspelt" / "1").mkdir(parents=True)
+    (folder / "misspelt" / "config.pbtxt").write_text(
+        'parameters { key: "residency" value { string_value: "sometimes" } }'
+    )
+    double(folder, "there", batching() + ALWAYS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(small):
+    with running(small, "--no-strict-readiness") as started:
+        yield started
+
+
+ONES = np.ones((1, 4), np.float32)
+
+
+class TestFirstRequest:
+    @pytest.mark.parametrize("protocol", ["http", "grpc"])
+    def test_loads_the_model(self, server, protocol):
+        assert protocol not in resident(server)
+        assert Client(protocol, server).run(protocol)[0] == 2
+        assert protocol in resident(server)
+
+    def test_of_other_routes(self, server):
+        body = json.dumps({"x": [1, 1, 1, 1]}).encode()
+        for name, route in (("predict", "/predict/predict"), ("generate", "/v2/models/generate/generate")):
+            assert name not in resident(server)
+            asked = urllib.request.Request(f"{server.url}{route}", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(asked) as answer:
+                assert np.ravel(json.load(answer)["y"]).tolist() == [2, 2, 2, 2]
+            assert name in resident(server)
+
+    def test_of_a_stream(self, server):
+        got = []
+        ended = threading.Event()
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            client.start_stream(lambda result, error: (got.append((result, error)), ended.set()))
+            given = grpc.InferInput("x", [1, 4], "FP32")
+            given.set_data_from_numpy(ONES)
+            client.async_stream_infer("stream", [given])
+            assert ended.wait(30)
+            client.stop_stream()
+        assert got[0][1] is None and (got[0][0].as_numpy("y") == 2).all()
+
+    def test_of_many_clients_shares_one_load(self, tmp_path):
+        double(tmp_path, "m", batching() + ON_DEMAND)
+        with running(tmp_path) as server, ThreadPoolExecutor(32) as pool:
+            assert all((y == 2).all() for y in pool.map(lambda _: ask(server, "m", ONES), range(64)))
+            assert metrics(server)['opgate_model_loads_total{model="m",version="1"}'] == 1
+
+    def test_of_an_ensemble_loads_its_steps(self, server):
+        assert not {"pipeline", "double"} & resident(server)
+        assert (ask(server, "pipeline", ONES) == 4).all()
+        assert {"pipeline", "double"} <= resident(server)
+
+    def test_of_a_version_loads_only_that(self, server):
+        assert (ask(server, "versions", ONES, "1") == 2).all()
+        found = metrics(server)
+        assert found['opgate_model_resident{model="versions",version="1"}'] == 1
+        assert found['opgate_model_resident{model="versions",version="2"}'] == 0
+        assert (ask(server, "versions", ONES) == 3).all()
+
+    def test_that_asks_what_the_model_is(self, server):
+        with urllib.request.urlopen(f"{server.url}/v2/models/meta") as answer:
+            assert json.load(answer)["inputs"][0]["name"] == "x"
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            assert client.get_model_config("config").config.name == "config"
+
+    def test_statistics_load_nothing(self, server):
+        with urllib.request.urlopen(f"{server.url}/v2/models/stats/stats") as answer:
+            assert json.load(answer)["model_stats"] == []
+        assert "stats" not in resident(server)
+
+
+class TestWhatIsSaid:
+    def test_a_model_that_is_not_in_memory_is_ready(self, server):
+        with http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+            assert client.is_model_ready("late")
+            row = next(row for row in client.get_model_repository_index() if row["name"] == "late")
+        assert row["state"] == "READY" and "not in memory" in row["reason"]
+        assert "late" not in resident(server)
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            assert client.is_model_ready("late")
+        assert metrics(server)['opgate_model_ready{model="late",version="1"}'] == 1
+
+    def test_a_model_that_is_always_there_is_no_such_model(self, server):
+        assert 'opgate_model_resident{model="there",version="1"}' not in metrics(server)
+
+    def test_a_broken_model_says_why_and_is_tried_again(self, server, small):
+        with pytest.raises(InferenceServerException, match="no ONNX model"):
+            ask(server, "broken", ONES)
+        with http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+            assert not client.is_model_ready("broken")
+            row = next(row for row in client.get_model_repository_index() if row["name"] == "broken")
+            assert row["state"] == "UNAVAILABLE" and "no ONNX model" in row["reason"]
+            double(small, "broken", ON_DEMAND)
+            wait_until(lambda: client.is_model_ready("broken"))
+        assert (ask(server, "broken", ONES) == 2).all()
+
+    def test_an_unknown_residency_is_refused(self, server):
+        with pytest.raises(
+            InferenceServerException, match="'residency': expected always or on_demand, got 'sometimes'"
+        ):
+            ask(server, "misspelt", ONES)
+
+    def test_a_model_that_fails_keeps_no_server_from_being_ready(self, tmp_path):
+        (tmp_path / "m" / "1").mkdir(parents=True)
+        (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"no model")
+        (tmp_path / "m" / "config.pbtxt").write_text(ON_DEMAND)
+        with running(tmp_path) as server:
+            with pytest.raises(InferenceServerException):
+                ask(server, "m", ONES)
+            with http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+                assert client.is_server_ready()
+
+
+class TestTimeouts:
+    @pytest.fixture
+    def slow(self, tmp_path):
+        write(tmp_path, "sleeps", ON_DEMAND, SLEEPS)
+        with running(tmp_path, "--allow-python-models") as server:
+            yield server
+
+    @pytest.mark.parametrize("protocol", ["http", "grpc"])
+    def test_a_request_waits_no_longer_than_it_wants(self, slow, protocol):
+        with connect(slow, protocol) as client:
+            module = CLIENTS[protocol]
+            given = module.InferInput("x", [4], "FP32")
+            given.set_data_from_numpy(np.ones(4, np.float32))
+            began = time.monotonic()
+            with pytest.raises(InferenceServerException, match="timeout of 300000 us ran out"):
+                client.infer("sleeps", [given], timeout=300_000)
+            assert 0.25 < time.monotonic() - began < 3
+
+
+SLEEPS = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [4]})
+        config.set_max_batch_size(0)
+        return config
+
+    def initialize(self, args):
+        time.sleep(5)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy() * 2)]) for r in requests]
+"""
+
+CALLS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [1, 4]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [1, 4]})
+        config.set_max_batch_size(0)
+        return config
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(
+                model_name="called", requested_output_names=["y"],
+                inputs=[pb_utils.Tensor("x", request.inputs()[0].as_numpy())])
+            answer = call.exec()
+            if answer.has_error():
+                answers.append(pb_utils.InferenceResponse(error=answer.error()))
+            else:
+                found = pb_utils.get_output_tensor_by_name(answer, "y").as_numpy()
+                answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", found)]))
+        return answers
+"""
+
+
+def test_a_call_of_a_model_in_python_loads_the_model(tmp_path):
+    write(tmp_path, "calls", ON_DEMAND, CALLS)
+    double(tmp_path, "called", batching() + ON_DEMAND)
+    with running(tmp_path, "--allow-python-models") as server:
+        assert (ask(server, "calls", ONES) == 2).all()
+        assert resident(server) == {"calls", "called"}
+
+
+class TestBudget:
+    """Eight models of 16 MiB where three have room."""
+
+    MODELS = 8
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def many(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("many")
+        expected = {f"m{i}": large(folder, f"m{i}", 4, i) for i in range(cls.MODELS)}
+        with running(folder, "--model-memory", "100MiB", "--model-cache-byte-size", "0") as server:
+            yield server, expected
+
+    def test_models_make_room_for_each_other_and_answer_as_before(self, many):
+        server, expected = many
+        x = np.ones((1, SIZE), np.float32)
+        first = {name: ask(server, name, x) for name in expected}
+        for name, y in first.items():
+            np.testing.assert_allclose(y, expected[name], rtol=2e-3, atol=1e-3)
+        assert len(resident(server)) < self.MODELS
+        for name in reversed(expected):
+            assert (ask(server, name, x) == first[name]).all()
+        found = metrics(server)
+        assert sum(found[f'opgate_model_evictions_total{{model="{name}",version="1"}}'] for name in expected) > 0
+        assert found["opgate_model_memory_budget_bytes"] == 100 << 20
+
+    def test_those_that_were_idle_longest_leave(self, many):
+        server, _ = many
+        x = np.ones((1, SIZE), np.float32)
+        for name in ("m0", "m1", "m0", "m2", "m0", "m3", "m0", "m4", "m0", "m5", "m0"):
+            ask(server, name, x)
+            time.sleep(0.3)
+        assert "m0" in resident(server) and "m1" not in resident(server)
+
+    def test_counts_go_on_when_a_model_comes_back(self, many):
+        server, _ = many
+        x = np.ones((1, SIZE), np.float32)
+        key = 'nv_inference_request_success{model="m7",version="1"}'
+        ask(server, "m7", x)
+        before = metrics(server)[key]
+        for name in ("m1", "m2", "m3", "m4", "m5", "m6"):
+            ask(server, name, x)
+        assert "m7" not in resident(server)
+        assert metrics(server)[key] == before
+        ask(server, "m7", x)
+        assert metrics(server)[key] == before + 1
+
+    def test_traffic_to_all_at_once_loses_nothing(self, many):
+        server, expected = many
+        generator = np.random.default_rng(1)
+        names = [f"m{i}" for i in generator.integers(0, self.MODELS, 120)]
+        x = np.ones((1, SIZE), np.float32)
+        with ThreadPoolExecutor(6) as pool:
+            for name, y in zip(names, pool.map(lambda name: ask(server, name, x), names), strict=True):
+                np.testing.assert_allclose(y, expected[name], rtol=2e-3, atol=1e-3)
+        assert said(server, "models leave memory and come back within a minute")
+        assert metrics(server)["opgate_model_returns_total"] > 0
+
+    def test_a_model_that_is_larger_than_the_budget_says_so(self, tmp_path):
+        large(tmp_path, "m", 4)
+        double(tmp_path, "small", batching())
+        with running(tmp_path, "--model-memory", "8MiB", "--model-cache-byte-size", "0") as server:
+            with pytest.raises(InferenceServerException, match=r"takes .* bytes, --model-memory"):
+                ask(server, "m", np.ones((1, SIZE), np.float32))
+            assert (ask(server, "small", ONES) == 2).all()
+
+    def test_a_model_with_a_sequence_under_way_stays(self, tmp_path):
+        accumulator(tmp_path, "counts", idle_us=60_000_000)
+        for i in range(6):
+            large(tmp_path, f"m{i}", 4, i)
+        options = ("--model-memory", "80MiB", "--model-cache-byte-size", "0")
+        with running(tmp_path, *options) as server, connect(server, "http") as client:
+
+            def step(**options):
+                given = http.InferInput("x", [1, 1], "FP32")
+                given.set_data_from_numpy(np.ones((1, 1), np.float32))
+                return client.infer("counts", [given], sequence_id=7, **options).as_numpy("sum").item()
+
+            assert step(sequence_start=True) == 1
+            for i in range(6):
+                ask(server, f"m{i}", np.ones((1, SIZE), np.float32))
+            assert "counts" in resident(server)
+            assert step() == 2
+            assert step(sequence_end=True) == 3
+
+
+@pytest.mark.parametrize("mode", ["explicit", "poll"])
+def test_a_model_that_changes_serves_what_it_is_now(tmp_path, mode):
+    times(tmp_path, "m", 2, config=ON_DEMAND)
+    options = ["--model-control-mode", mode, "--repository-poll-secs", "0.2"]
+    if mode == "explicit":
+        options += ["--load-model", "*"]
+    with running(tmp_path, *options) as server, http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+        if mode == "poll":
+            time.sleep(0.5)
+        assert resident(server) == set()
+        times(tmp_path, "m", 3, config=ON_DEMAND)
+        if mode == "poll":
+            time.sleep(0.7)
+        assert (ask(server, "m", ONES) == 3).all()
+        times(tmp_path, "m", 5, config=ON_DEMAND)
+        if mode == "poll":
+            wait_until(lambda: ask(server, "m", ONES)[0, 0] == 5)
+        else:
+            assert (ask(server, "m", ONES) == 3).all()
+            client.load_model("m")
+            assert (ask(server, "m", ONES) == 5).all()
+            client.unload_model("m")
+            with pytest.raises(InferenceServerException, match="unloaded"):
+                ask(server, "m", ONES)
+            client.load_model("m")
+            assert (ask(server, "m", ONES) == 5).all()
+
+
+def test_several_processes_have_their_share_of_the_budget(tmp_path):
+    for i in range(4):
+        large(tmp_path, f"m{i}", 2, i)
+    with running(tmp_path, "--workers", "2", "--model-memory", "120MiB", "--model-cache-byte-size", "0") as server:
+        assert metrics(server)["opgate_model_memory_budget_bytes"] in (60 << 20, 120 << 20)
+        x = np.ones((1, SIZE), np.float32)
+        for _ in range(6):
+            for i in range(4):
+                ask(server, f"m{i}", x)
+
+
+def test_a_load_that_never_ends_holds_up_nobody(tmp_path):
+    """Whoever asks for others is answered, and the stop is clean."""
+    write(tmp_path, "hangs", ON_DEMAND, SLEEPS.replace("time.sleep(5)", "time.sleep(100_000)"))
+    for i in range(6):
+        double(tmp_path, f"m{i}", batching() + ON_DEMAND)
+    server = Server(tmp_path, "--allow-python-models", "--model-load-thread-count", "2")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            hanging = pool.submit(ask, server, "hangs", np.ones(4, np.float32))
+            for i in range(6):
+                assert (ask(server, f"m{i}", ONES) == 2).all()
+            assert not hanging.done()
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(InferenceServerException, match="shutting down"):
+                hanging.result(30)
+            assert server.process.wait(60) == 0
+            assert time.monotonic() - began < 20
+    finally:
+        server.stop()
