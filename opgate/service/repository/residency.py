@@ -26,6 +26,7 @@ _STAYS, _STAYS_AT_MOST, _STAYS_AT_LEAST = 10.0, 10.0, 0.2
 _SOON, _MANY = 60.0, 10
 # Opening a model file takes this many times its size for a while, because it is read, parsed and laid out.
 _OPENING = 2.5
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 # Seconds between two looks whether models in use have become idle.
 _LOOK = 0.05
 
@@ -38,6 +39,14 @@ def is_on_demand(config: ModelConfig, settings: Settings) -> bool:
     if settings.backend == "triton" and runs_on_triton(config):
         return False
     return asked == "on_demand" or (not asked and bool(settings.model_memory))
+
+
+def resident_set_size(pid: int | str = "self") -> int:
+    """Returns the bytes of memory of a process, with all of the pages that it shares. 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def proportional_set_size(pid: int | str = "self") -> int:
@@ -82,7 +91,6 @@ class Residency:
         models: Models,
         give_back: Callable[[], Awaitable[None]],
         patience: float,
-        measure: Callable[[Sequence[int]], int] | None = None,
     ) -> None:
         """`budget` are the bytes that models may take, 0 for any number. A load waits `patience` seconds for room."""
         self.budget = budget
@@ -92,8 +100,7 @@ class Residency:
         self._models = models
         self._give_back = give_back
         self._patience = patience
-        self._measure = measure or self._pss
-        self._empty = 0
+        self._empty = self._empty_alone = 0  # bytes without a model: of all pages, and of shared ones the part
         self._reserved = 0  # bytes that loads under way need
         self._before = self._together = 0  # bytes before these loads began, and that they need together
         self._order = asyncio.Lock()
@@ -104,16 +111,25 @@ class Residency:
     def begin(self) -> None:
         """Notes what the process takes without a model."""
         if self.budget:
-            self._empty = proportional_set_size()
+            self._empty, self._empty_alone = resident_set_size(), proportional_set_size()
 
-    def _pss(self, workers: Sequence[int]) -> int:
-        return max(0, proportional_set_size() - self._empty) + sum(map(proportional_set_size, workers))
-
-    async def measure(self) -> int:
+    def measure(self) -> int:
         """Returns the bytes that the models take: what this process has more than without a model, and what their
-        worker processes have."""
+        worker processes have. Pages that other processes have too are counted in full."""
         workers = [worker.pid for model, _ in self._models.resident() for worker in model.statistics.workers]
-        self.used = await asyncio.to_thread(self._measure, [pid for pid in workers if pid])
+        self.used = max(0, resident_set_size() - self._empty) + sum(resident_set_size(pid) for pid in workers if pid)
+        return self.used
+
+    async def _measure_alone(self) -> int:
+        """Returns the bytes that the models take, of pages that several processes have the part of each. That takes
+        milliseconds."""
+        workers = [worker.pid for model, _ in self._models.resident() for worker in model.statistics.workers]
+
+        def measure() -> int:
+            own = max(0, proportional_set_size() - self._empty_alone)
+            return own + sum(proportional_set_size(pid) for pid in workers if pid)
+
+        self.used = await asyncio.to_thread(measure)
         return self.used
 
     async def load(self, name: str, need: int, work: Callable[[], Awaitable[None]]) -> int:
@@ -124,12 +140,12 @@ class Residency:
         async with self._order:
             await self._make_room(name, need)
             if not self._reserved:
-                self._before, self._together = self.used, 0
+                self._before, self._together = self.measure(), 0
             self._reserved += need
             self._together += need
         try:
             await work()
-            added = await self.measure() - self._before
+            added = self.measure() - self._before
             # Loads side by side are measured together.
             return max(0, added) * need // self._together
         finally:
@@ -138,11 +154,14 @@ class Residency:
     async def _make_room(self, name: str, need: int) -> None:
         end = time.monotonic() + self._patience
         trimmed = False
-        while (over := await self.measure() + self._reserved + need - self.budget) > 0:
+        while self.measure() + self._reserved + need > self.budget:
+            over = await self._measure_alone() + self._reserved + need - self.budget
+            if over <= 0:
+                return
             if leaving := self._idle(over):
-                used = self.used
+                used = self.measure()
                 await self._let_go(leaving)
-                self._before -= used - await self.measure()
+                self._before -= used - self.measure()
                 trimmed = False
                 continue
             if not trimmed:
