@@ -109,7 +109,9 @@ class Client:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, cache: Path | None = None, tree: Path = ROOT) -> Iterator[tuple[Server, float]]:
+def serving(
+    folder: Path, *options: str, cache: Path | None = None, tree: Path = ROOT
+) -> Iterator[tuple[Server, float]]:
     """Runs a gateway. Yields it, and the seconds until it listened."""
     more = [] if tree != ROOT else ["--model-cache-byte-size", "100GiB" if cache else "0"]
     more += ["--model-cache", str(cache)] if cache else []
@@ -173,7 +175,9 @@ for path in sys.argv[2:]:
 def own_times(paths: Sequence[Path]) -> list[float]:
     """Returns the seconds that ONNX Runtime alone takes to open each file and run it once."""
     code = OWN.format(side=SIDE)
-    done = subprocess.run([sys.executable, "-c", code, str(paths[0]), *map(str, paths)], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(paths[0]), *map(str, paths)], capture_output=True, check=True
+    )
     return [float(line) for line in done.stdout.split()]
 
 
@@ -351,7 +355,9 @@ def start(repository: Repository, options: argparse.Namespace, cache: Path) -> l
 
 def workers(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
     """The memory of one gateway process and of four that share the weights."""
-    names = sorted(repository.names, key=lambda name: -repository.sizes[name])[: 10 if len(repository.names) > 10 else 3]
+    names = sorted(repository.names, key=lambda name: -repository.sizes[name])[
+        : 10 if len(repository.names) > 10 else 3
+    ]
     lines = []
     total = sum(repository.sizes[name] for name in names)
     with tempfile.TemporaryDirectory(dir=repository.folder.parent) as folder:

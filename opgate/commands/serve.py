@@ -80,7 +80,7 @@ def run(**options: Any) -> int:
         for problem in error.errors():
             name = ".".join(map(str, problem["loc"]))
             where = Settings.option(name) if name in options else Settings.variable(name)
-            is_secret = not name or "restricted" in name  # it may have one in it
+            is_secret = not name or "restricted" in name or name == "client_limit"  # it may have one in it
             got = "" if is_secret else f", got {problem['input']!r}"
             text = problem["msg"].removeprefix("Value error, ")
             typer.echo(f"opgate: {where}: {text}{got}" if name else f"opgate: {text}", err=True)

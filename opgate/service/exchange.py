@@ -9,7 +9,16 @@ from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
-from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached, internal, of_system, too_late
+from opgate.service.core.errors import (
+    Kind,
+    NotLoadedError,
+    ServingError,
+    detached,
+    internal,
+    limited,
+    of_system,
+    too_late,
+)
 from opgate.service.core.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Served
 from opgate.service.header_forwarding import forward
@@ -136,8 +145,16 @@ class Exchange(Generic[A]):
     def start(self, served: Served, cost: int, decode: Callable[[], Request]) -> None:
         """Decodes a request, runs its model and answers. `cost` is what decoding costs, as in `encoding_cost`.
 
-        The answer may be sent before this returns.
+        The answer may be sent before this returns. A client that sends more than it may is refused.
         """
+        limits = self.gateway.client_limits
+        if limits is not None:
+            client, rate, seconds = limits.wait(self.headers, self.peer)
+            if seconds:
+                error = limited(client, rate, seconds)
+                served.failed(error)
+                self.refuse(error)
+                return
         if cost < LONG_COST:
             self._read(served, decode, self.decoded)
         else:

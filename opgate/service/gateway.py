@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opgate.service.all_processes import AllProcesses, View
+from opgate.service.client_limits import ClientLimits, read_limits
 from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
@@ -159,6 +160,8 @@ class Gateway:
         self.tracing.tell()
         self._log_settings = log_settings
         self.all_processes = AllProcesses(self)
+        limits = read_limits(settings.client_limit)
+        self.client_limits = ClientLimits(limits) if limits else None
         self._profiler = Profiler(settings.run_timeout)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process

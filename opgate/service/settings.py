@@ -12,6 +12,7 @@ from pydantic import ByteSize, Field, ValidationInfo, field_validator, model_val
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
+from opgate.service.client_limits import read_limits
 from opgate.service.execution.rate_limiter import read_supplies
 from opgate.service.header_forwarding import read_pattern
 from opgate.service.telemetry.triton_traces import read_trace_config
@@ -41,12 +42,14 @@ _JOINED = {
     "console_hosts": ",",
     "http_restricted_api": ";",
     "grpc_restricted_protocol": ";",
+    "client_limit": ";",
     "trace_config": ";",
 }
 _READERS: dict[str, Callable[[str], object]] = {
     "rate_limit_resource": read_supplies,
     "http_restricted_api": read_tokens,
     "grpc_restricted_protocol": read_tokens,
+    "client_limit": read_limits,
     "trace_config": read_trace_config,
     "http_header_forward_pattern": read_pattern,
     "grpc_header_forward_pattern": read_pattern,
@@ -106,6 +109,14 @@ class Settings(BaseSettings):
     ] = ""
     grpc_restricted_protocol: Annotated[
         str, Flag("The same for gRPC, where the header is triton-grpc-protocol-HEADER.")
+    ] = ""
+    # Requests that a client may send in a second, see client_limits.py.
+    client_limit: Annotated[
+        str,
+        Flag(
+            "NAME:HEADER=VALUE:RATE: the client with this header may send so many requests a second. *:RATE: so may "
+            "each other address. May be given several times."
+        ),
     ] = ""
     # Headers that models in Python find among the parameters of a request.
     http_header_forward_pattern: Annotated[
@@ -292,6 +303,8 @@ class Settings(BaseSettings):
         alone = f"expected --workers 1 (OPGATE_WORKERS), got {self.workers}"
         if self.rate_limit != "off":
             raise ValueError(f"--rate-limit {self.rate_limit} counts the resources of one process: {alone}")
+        if self.client_limit:
+            raise ValueError(f"--client-limit counts the requests that one process gets: {alone}")
         if read_trace_config(self.trace_config).file:
             raise ValueError(f"--trace-config file=... is a file that one process writes: {alone}")
         return self

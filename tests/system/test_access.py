@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from opgate.service.tokens import GROUPS, read_tokens
 from tests.service.onnx_models import batching, double
+from tests.system.clients import connect
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT, running
 
@@ -351,3 +352,46 @@ def test_each_group_has_its_paths_and_others_are_closed(repository):
 def test_tokens_that_cannot_be_read(text):
     with pytest.raises(ValueError, match=r"expected|no group|ASCII"):
         read_tokens(text)
+
+
+class TestClientLimits:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def limited(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("limited")
+        double(folder, "double", batching())
+        options = ("--client-limit", "alice:x-api-key=s3cret:1000", "--client-limit", "*:0.5")
+        with running(folder, *options) as server:
+            yield server
+
+    def test_each_protocol_says_when_to_try_again(self, limited):
+        body = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
+
+        def ask(path="/v2/models/double/infer", body=body, **headers):
+            request = urllib.request.Request(f"{limited.url}{path}", body, headers)
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return answer.status, answer.headers
+            except urllib.error.HTTPError as error:
+                return error.code, error.headers
+
+        with connect(limited, "grpc") as client:
+            given = grpc.InferInput("x", [1, 4], "FP32")
+            given.set_data_from_numpy(np.ones((1, 4), np.float32))
+            client.infer("double", [given])
+            with pytest.raises(InferenceServerException, match="this address may send 0.5 requests a second") as raised:
+                client.infer("double", [given])
+            assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+            for _ in range(20):
+                client.infer("double", [given], headers={"x-api-key": "s3cret"})
+        status, headers = ask()
+        assert status == 429 and 1 <= int(headers["Retry-After"]) <= 2
+        content = {"Content-Type": "application/json"}
+        assert ask("/predict/double", b'{"x": [1, 2, 3, 4]}', **content)[0] == 429
+        assert ask("/v2/models/double/generate", b'{"x": [1, 2, 3, 4]}', **content)[0] == 429
+        assert ask("/predict/double", b'{"x": [1, 2, 3, 4]}', **content, **{"X-Api-Key": "s3cret"})[0] == 200
+        assert all(ask(**{"X-Api-Key": "s3cret"})[0] == 200 for _ in range(20))
+        with urllib.request.urlopen(f"{limited.url}/v2/models/double") as answer:
+            assert answer.status == 200  # only inference is limited
+        with urllib.request.urlopen(f"{limited.url}/metrics") as answer:
+            assert b'opgate_limited_requests_total{client="*"} 4.0' in answer.read()

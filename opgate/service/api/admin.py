@@ -40,6 +40,11 @@ class Numbers:
         """Returns the memory of the models."""
         return self._gateway.control.residency
 
+    def limited(self) -> Mapping[str, int]:
+        """Returns the requests that were refused because their client sent too many, by client."""
+        limits = self._gateway.client_limits
+        return {} if limits is None else limits.refused
+
     def answers(self) -> Mapping[tuple[str, str, str], int]:
         """Returns the counts of answers by protocol, route and code."""
         return self._gateway.journal.counts

@@ -98,6 +98,11 @@ class AsgiExchange(Exchange[A]):
         if self.request is not None and not self._submission.done():
             self._submission.set_result(self.request)
 
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self._http.client.host if self._http.client is not None else ""
+
     def encoding_cost(self, request: Request) -> int:
         """Returns what encoding the answer costs."""
         return self._cost(request)

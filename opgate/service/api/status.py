@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import orjson
 
-from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, LimitedError, ServingError
 from opgate.service.rpc.server import Code
 
 HTTP: dict[Kind, int] = {
@@ -19,6 +21,7 @@ HTTP: dict[Kind, int] = {
     Kind.MEDIA_TYPE: 415,
     Kind.NOT_ACCEPTABLE: 406,
     Kind.OVERLOADED: 503,
+    Kind.LIMITED: 429,
     Kind.EXPIRED: 503,
     Kind.DEADLINE: 504,
     Kind.CANCELED: 499,
@@ -37,6 +40,7 @@ GRPC: dict[Kind, Code] = {
     Kind.MEDIA_TYPE: Code.INVALID_ARGUMENT,
     Kind.NOT_ACCEPTABLE: Code.INVALID_ARGUMENT,
     Kind.OVERLOADED: Code.UNAVAILABLE,
+    Kind.LIMITED: Code.RESOURCE_EXHAUSTED,
     Kind.EXPIRED: Code.UNAVAILABLE,
     Kind.DEADLINE: Code.DEADLINE_EXCEEDED,
     Kind.CANCELED: Code.CANCELLED,
@@ -54,4 +58,6 @@ def error_body(message: str) -> bytes:
 
 def error_headers(error: ServingError, retry_after: int) -> list[tuple[str, str]]:
     """Returns the headers of an error: Retry-After if it makes sense to try again."""
+    if isinstance(error, LimitedError):
+        return [("retry-after", str(math.ceil(error.seconds)))]
     return [("retry-after", str(retry_after))] if error.kind in (Kind.OVERLOADED, Kind.EXPIRED) else []

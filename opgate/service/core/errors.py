@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     MEDIA_TYPE = "MEDIA_TYPE"  # the route or the model doesn't read this kind of body
     NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the model has no answer of the kind that the client accepts
     OVERLOADED = "OVERLOADED"  # the queue is full, or the answer would come too late
+    LIMITED = "LIMITED"  # the client sends more requests than it may
     EXPIRED = "EXPIRED"  # the timeout of the request ran out before its turn came
     DEADLINE = "DEADLINE"  # it ran out during the run
     CANCELED = "CANCELED"  # the client left before its turn came
@@ -37,6 +38,14 @@ class ServingError(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+class LimitedError(ServingError):
+    """A client sends more requests than it may. The next one will be let through in so many seconds."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(Kind.LIMITED, message)
+        self.seconds = seconds
 
 
 class NotLoadedError(ServingError):
@@ -106,6 +115,14 @@ def too_slow(model: str, expected_ns: float, limit_ns: int) -> ServingError:
         f"the limit is {limit_ns / 1e6:g} ms (max_latency_ms)"
     )
     return ServingError(Kind.OVERLOADED, text)
+
+
+def limited(client: str, rate: float, seconds: float) -> LimitedError:
+    """Returns the error for a request of a client that sends more than `rate` in a second. `seconds` is when the next
+    one will be let through."""
+    who = "this address" if client == "*" else f"client '{client}'"
+    text = f"{who} may send {rate:g} requests a second (--client-limit): the next one in {seconds:.3f} s"
+    return LimitedError(text, seconds)
 
 
 def too_late(model: str, timeout_us: int) -> ServingError:

@@ -174,6 +174,7 @@ class ModelSpec:
     padding: Padding | None = None
     batch_by: tuple[str, ...] = ()  # inputs whose values the requests of a batch have in common
     length_buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)  # sizes that part batches, by input
+    pad_batch: tuple[int, ...] = ()  # the sizes that a run may have, ascending; others get further rows
     row_status: RowStatus | None = None
     decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"

@@ -122,6 +122,9 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
         batch.infer_end_ns = perf_counter_ns()
         return
     feeds = assemble(spec, requests)
+    rows = sum([request.rows for request in requests]) if spec.pad_batch else 0
+    if spec.pad_batch:
+        feeds = fill_up(feeds, rows, spec.pad_batch)
     wanted = requests[0].outputs
     status = spec.row_status
     names = wanted if status is None or status.output in wanted else (*wanted, status.output)
@@ -130,6 +133,8 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
     batch.infer_start_ns = perf_counter_ns()
     arrays = _recorded(session, names, feeds, batch, recorded) if recorded else session.run(names, feeds, batch.options)
     batch.infer_end_ns = perf_counter_ns()
+    if spec.pad_batch:
+        arrays = [array[:rows] if array.ndim else array for array in arrays]
     if session.isolated:
         for name, array in zip(names, arrays, strict=True):
             check_result(spec, name, array)
@@ -175,6 +180,15 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
         for target in padding.masks:
             feeds[target.name] = mask(padding, target, requests)
     return feeds
+
+
+def fill_up(feeds: dict[str, Array], rows: int, sizes: Sequence[int]) -> dict[str, Array]:
+    """Returns the inputs of a run with the least of some numbers of rows that has room for theirs. The last row is
+    repeated, because a model may take no other values."""
+    size = next(size for size in sizes if size >= rows)
+    if size == rows:
+        return feeds
+    return {name: join_rows([array, np.repeat(array[-1:], size - rows, axis=0)]) for name, array in feeds.items()}
 
 
 def _inner_shape(spec: ModelSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:

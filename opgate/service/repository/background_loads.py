@@ -49,6 +49,7 @@ class Outcome:
     config: ModelConfig | None = None
     versions: dict[int, LoadedModel] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    kind: Kind = Kind.UNAVAILABLE  # of the reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,10 @@ class Loading:
             text = shortened("; ".join(unread))
             logger.info("config: ignored, because nothing here reads it: %s", text, extra={"model": config.name})
 
-    def fail(self, name: str, reason: str) -> None:
+    def fail(self, name: str, error: ServingError) -> None:
         """Says why a model of the plan can't be loaded."""
-        self._failed(self._outcomes[name], 0, reason)
+        self._outcomes[name].kind = error.kind
+        self._failed(self._outcomes[name], 0, error.message)
 
     def _runs_on_triton(self, config: ModelConfig) -> bool:
         return self._triton is not None and self._is_remote(config)

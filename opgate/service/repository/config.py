@@ -27,7 +27,9 @@ CUDA_PARAMETERS = frozenset({
     "arena_extend_strategy", "cudnn_conv_algo_search", "do_copy_in_default_stream", "gpu_mem_limit",
 })  # fmt: skip
 # Those that say how requests share a batch.
-BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets"})
+BATCH_PARAMETERS = frozenset({
+    "pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets", "pad_batch",
+})  # fmt: skip
 # A bucket is no larger than this.
 _LARGEST_BUCKET = 1 << 31
 # Those that say how a model runs, which an ensemble doesn't.

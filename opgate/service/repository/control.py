@@ -209,7 +209,7 @@ class ModelControl:
                     self.residency.came(model)
             for outcome in outcomes.values():
                 for reason in outcome.reasons.values():
-                    raise unavailable(outcome.source.name, reason)
+                    raise ServingError(outcome.kind, unavailable(outcome.source.name, reason).message)
 
     def _source_of(self, name: str) -> Source:
         entry = self._catalog.entry(name)
@@ -349,9 +349,9 @@ class ModelControl:
                 for model in models:
                     await model.executor.close()
                 text = f"it takes {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
-                loading.fail(step.name, text)
+                loading.fail(step.name, ServingError(Kind.UNAVAILABLE, text))
         except ServingError as error:
-            loading.fail(step.name, error.message)
+            loading.fail(step.name, error)
 
     def _need(self, outcome: Outcome, only: Collection[int] | None) -> int:
         """Returns how many bytes loading a model may take."""

@@ -50,6 +50,7 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         scattered=_scattered(config, inputs, outputs),
         batch_by=_batch_by(config, inputs),
         length_buckets=_length_buckets(config, inputs),
+        pad_batch=_pad_batch(config),
         row_status=_row_status(config, outputs),
         decoupled=config.model_transaction_policy.decoupled,
         platform=_platform(config),
@@ -252,6 +253,28 @@ def _length_buckets(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> di
             )
         found[name] = sizes
     return found
+
+
+def _pad_batch(config: ModelConfig) -> tuple[int, ...]:
+    """Reads the parameter `pad_batch`, `1,4,8`."""
+    if "pad_batch" not in config.parameters:
+        return ()
+    text = parameter(config, "pad_batch")
+    if config.max_batch_size < 1:
+        raise ConfigError("parameter 'pad_batch': max_batch_size is 0, there is no batch")
+    sizes = ascending_sizes(text)
+    if not sizes or sizes[-1] != config.max_batch_size:
+        raise ConfigError(
+            f"parameter 'pad_batch': expected ascending sizes up to max_batch_size {config.max_batch_size}, got "
+            f"'{text}'"
+        )
+    flat = [tensor.name for tensor in config.input if tensor.allow_ragged_batch]
+    if in_python(config) or config.HasField("sequence_batching") or config.batch_input or config.batch_output or flat:
+        raise ConfigError(
+            "parameter 'pad_batch': it can't be combined with backend python, sequence_batching, batch_input, "
+            "batch_output and allow_ragged_batch"
+        )
+    return sizes
 
 
 def _row_status(config: ModelConfig, outputs: Mapping[str, TensorSpec]) -> RowStatus | None:

@@ -98,9 +98,12 @@ def _check_shape(spec: ModelSpec, kind: str, tensor: TensorSpec, actual: EngineT
         if not isinstance(real, int) or real < 0:
             continue
         if i == 0 and spec.batched:
+            if spec.pad_batch == (real,):
+                continue  # each run gets so many rows
             raise ConfigError(
                 f"{kind} '{tensor.name}': max_batch_size is {spec.max_batch_size}, but the model file's shape "
-                f"{_shape(actual)} has a fixed first dimension; export it with a dynamic one or set max_batch_size 0"
+                f"{_shape(actual)} has a fixed first dimension; export it with a dynamic one, set max_batch_size 0, or "
+                f"set max_batch_size and the parameter pad_batch to {real}"
             )
         fits = fits and (size == real or (size == -1 and kind == "output"))
     if not fits:

@@ -129,6 +129,8 @@ class Source(Protocol):
 
     def memory(self) -> Memory: ...
 
+    def limited(self) -> Mapping[str, int]: ...
+
     def answers(self) -> Mapping[tuple[str, str, str], int]: ...
 
     def connections(self) -> int: ...
@@ -275,6 +277,12 @@ class GatewayCollector(Collector):
             yield CounterMetricFamily(
                 "opgate_model_returns", "Loads of models that left memory less than a minute before", memory.again
             )
+        limited = CounterMetricFamily(
+            "opgate_limited_requests", "Requests beyond what their client may send", labels=["client"]
+        )
+        for client, count in sorted(source.limited().items()):
+            limited.add_metric([client], float(count))
+        yield limited
         answers = CounterMetricFamily(
             "opgate_responses", "Answers by protocol, route and status", labels=["protocol", "route", "code"]
         )
