@@ -234,8 +234,11 @@ class Settings(BaseSettings):
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.
     rate_limit: Annotated[
-        Literal["off", "execution_count"],
-        Flag("execution_count: instances run while their resources are free, or off."),
+        Literal["off", "execution_count", "fair"],
+        Flag(
+            "execution_count: instances run while their resources are free. fair: models share the cores too, by their "
+            "parameter share. Or off."
+        ),
     ] = "off"
     rate_limit_resource: Annotated[
         str, Flag("Copies of a resource: name:count or name:count:device. May be given several times.")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opgate.service.core.errors import ServingError
 from opgate.service.core.request import run
-from opgate.service.execution.rate_limiter import Demand, RateLimiter, Resource, Supply, read_supplies
+from opgate.service.execution.rate_limiter import CORE, Demand, RateLimiter, Resource, Supply, read_supplies
 from opgate.service.repository.devices import demands, place
 from opgate.service.settings import Settings
 from tests.conftest import examples
@@ -32,9 +32,9 @@ class TestClaims:
         large, small, other = limiter.add([demand(r=4), demand(r=1), demand(r=3)])
         assert small.take() and other.take()
         assert not large.take()
-        small.give_back()
+        small.give_back(0)
         assert not large.take()
-        other.give_back()
+        other.give_back(0)
         assert large.take()
         assert not small.take()
 
@@ -86,10 +86,10 @@ class TestClaims:
         (large,) = limiter.add([demand(r=4)])
         first, second = limiter.add([demand(r=2)] * 2)
         assert first.take() and second.take()
-        first.give_back()
+        first.give_back(0)
         large.remove()
         assert not first.take()
-        second.give_back()
+        second.give_back(0)
         assert first.take() and limiter._limits == {R: 2}
 
     def test_the_next_one_is_told(self):
@@ -98,7 +98,7 @@ class TestClaims:
         told = []
         second.wake = lambda: told.append("second")
         assert first.take() and not second.take()
-        first.give_back()
+        first.give_back(0)
         assert told == ["second"]
 
     def test_one_that_withdraws_lets_the_next_one_go(self):
@@ -107,7 +107,7 @@ class TestClaims:
         told = []
         third.wake = lambda: told.append("third")
         assert first.take() and not second.take() and not third.take()
-        first.give_back()
+        first.give_back(0)
         assert not third.take()  # it is the turn of the second
         second.withdraw()
         assert told == ["third"] and third.take()
@@ -120,7 +120,7 @@ class TestClaims:
         for claim in small[4:]:
             assert not claim.take()
         for i, claim in enumerate(running):
-            claim.give_back()
+            claim.give_back(0)
             assert large.take() == (i == 3)
 
     def test_what_needs_other_resources_goes_past_it(self):
@@ -138,7 +138,7 @@ class TestClaims:
         (running,) = [claim for claim in claims if claim.take()]
         for _ in range(840):
             turns[claims.index(running)] += 1
-            running.give_back()
+            running.give_back(0)
             # The instance that has ended its run asks first.
             (running,) = [claim for claim in (running, *claims) if claim.take()]
         shares = [turns[i] * priority for i, priority in enumerate(priorities)]
@@ -149,11 +149,11 @@ class TestClaims:
         busy, idle = limiter.add([demand(r=1)] * 2)
         for _ in range(1000):
             assert busy.take()
-            busy.give_back()
+            busy.give_back(0)
         assert busy.take() and not idle.take()
         running, turns = busy, []
         for _ in range(10):
-            running.give_back()
+            running.give_back(0)
             running = running if running.take() else next(claim for claim in (busy, idle) if claim.take())
             turns.append(running is busy)
         assert 4 <= sum(turns) <= 6
@@ -187,7 +187,7 @@ class TestClaims:
             claim = data.draw(st.sampled_from(claims))
             if claim in running:
                 running.remove(claim)
-                claim.give_back()
+                claim.give_back(0)
             elif claim in waiting and data.draw(st.booleans()):
                 waiting.remove(claim)
                 claim.withdraw()
@@ -203,14 +203,14 @@ class TestClaims:
         settle()
         for claim in list(running):
             running.remove(claim)
-            claim.give_back()
+            claim.give_back(0)
             settle()
         # Whatever still waits gets its turn once what runs ends, one after the other.
         for _ in range(len(waiting) + len(running)):
             if not running:
                 break
             claim = running.pop()
-            claim.give_back()
+            claim.give_back(0)
             settle()
         assert not waiting and not running
         for claim in claims:
@@ -329,6 +329,80 @@ def test_runs_are_shared_by_priority(repository, limited):
 
     order = run_all(main)
     assert 18 <= order[:80].count("b") <= 22
+
+
+class TestFair:
+    @staticmethod
+    def contend(claims, count, ns, cores=1):
+        """Lets claims that always have a run take turns, until so many runs have ended. Returns those, in order."""
+        running, ended = [], []
+        while len(ended) < count:
+            for claim in claims:
+                if claim not in running and claim.take():
+                    running.append(claim)
+            assert len(running) == min(cores, len(claims))
+            claim = running.pop(0)
+            for other in claims:  # all others wait when this one ends
+                if other is not claim and other not in running:
+                    assert not other.take()
+            ended.append(claim)
+            claim.give_back(ns(claim))
+        for claim in running:
+            claim.give_back(ns(claim))
+        return ended
+
+    def test_time_is_shared_and_not_turns(self):
+        """Of three models that always have requests, two have share 1, and one of these takes ten times as long."""
+        limiter = RateLimiter([Supply(CORE.name, 1, None)])
+        quick, long, large = (limiter.add([Demand({CORE: 1}, share=share)])[0] for share in (1, 1, 2))
+        times = {quick: 1, long: 10, large: 4}
+        ended = self.contend([quick, long, large], 3000, times.__getitem__)
+        spent = {claim: ended.count(claim) * ns for claim, ns in times.items()}
+        total = sum(spent.values())
+        assert [round(ns / total, 2) for ns in spent.values()] == [0.25, 0.25, 0.5]
+
+    def test_a_model_has_no_more_for_having_more_instances(self):
+        limiter = RateLimiter([Supply(CORE.name, 2, None)])
+        many, one = (limiter.add([Demand({CORE: 1}, share=1)] * count) for count in (8, 2))
+        ended = self.contend([*many, *one], 2000, lambda _: 5, cores=2)
+        assert 0.45 < sum(claim in one for claim in ended) / 2000 < 0.55
+
+    def test_one_that_was_idle_makes_up_for_nothing(self):
+        limiter = RateLimiter([Supply(CORE.name, 1, None)])
+        busy, idle = (limiter.add([Demand({CORE: 1}, share=1)])[0] for _ in range(2))
+        self.contend([busy], 100, lambda _: 7)
+        ended = self.contend([busy, idle], 40, lambda _: 7)
+        assert 18 <= ended.count(idle) <= 22
+
+    def test_a_model_in_a_burst_leaves_the_cores_to_others(self, repository, load):
+        """A hundred requests wait for one model. One to another model comes in its turn."""
+        slow(repository, "a", config(""))
+        slow(repository, "b", config(""))
+        gateway = load(rate_limit="fair", inline_limit_us=0)
+        limiter = gateway.catalog.shared.limiter
+        assert limiter.fair and len(limiter._claims) == 2
+
+        async def main():
+            a, b = clients_of(gateway, "a", "b")
+            order = []
+            for clients, name, count in ((a, "a", 100), (b, "b", 3)):
+                for _ in range(count):
+                    asked = request(1)
+                    asked.done = lambda _, name=name: order.append(name)
+                    clients.scheduler.submit(asked)
+            await until(lambda: len(order) == 103)
+            await gateway.catalog.close()
+            return order
+
+        order = run_all(main)
+        assert "b" in order[:20] and not used(gateway) and not limiter._claims
+
+    @pytest.mark.parametrize("share", ["0", "-1", "two", "1e9"])
+    def test_a_share_that_is_none_is_refused(self, repository, load, share):
+        text = f'parameters {{ key: "share" value {{ string_value: "{share}" }} }}'
+        double(repository, "m", config=batching() + text)
+        with pytest.raises(ServingError, match=r"parameter 'share': expected a number"):
+            load(rate_limit="fair").find("m")
 
 
 def test_runs_on_the_event_loop_need_their_resources_too(repository, limited):

@@ -111,10 +111,10 @@ class Instances:
                 return instance
         return None
 
-    def release(self, instance: Instance) -> None:
-        """Takes an instance as idle after its run."""
+    def release(self, instance: Instance, ns: int) -> None:
+        """Takes an instance as idle after a run of so many nanoseconds."""
         if self._claims:
-            self._claims[instance].give_back()
+            self._claims[instance].give_back(ns)
         self.idle.append(instance)
 
     def withdraw(self) -> None:

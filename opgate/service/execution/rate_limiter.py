@@ -1,6 +1,7 @@
 """Lets instances of all models run only while the resources that they need are free. Priorities share these out.
 
-This is the rate limiter of Triton. Everything here happens on the event loop's thread, except `RateLimiter.add`.
+This is the rate limiter of Triton. If it is fair, the cores are such a resource too, and models have their time by the
+shares that they have. Everything here happens on the event loop's thread, except `RateLimiter.add`.
 """
 
 from __future__ import annotations
@@ -29,12 +30,21 @@ class Supply(NamedTuple):
     device: int | None
 
 
+#: What an instance on the CPU needs if the rate limiter is fair.
+CORE = Resource("opgate.core", None)
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an instance needs while it runs. One with priority 2 gets half as many turns as one with priority 1."""
+    """What an instance needs while it runs. One with priority 2 gets half as many turns as one with priority 1.
+
+    With a `share` it is the time of runs that counts, of all instances of a model together. A model with share 2 gets
+    twice the time of one with share 1.
+    """
 
     resources: Mapping[Resource, int]
     priority: int = 1
+    share: float = 0.0
 
 
 def read_supplies(text: str) -> list[Supply]:
@@ -49,24 +59,39 @@ def read_supplies(text: str) -> list[Supply]:
     return supplies
 
 
+class Account:
+    """What has been used by a claim, or by all claims of a model whose time counts."""
+
+    __slots__ = ("last", "turn")
+
+    def __init__(self) -> None:
+        self.turn = 0.0  # the claim with the lowest turn goes first
+        self.last = 0.0  # what the last run added to that
+
+
 class Claim:
     """The claim of one instance to its resources. It waits for them, or has them, or neither."""
 
-    __slots__ = ("_limiter", "demand", "turn", "wake")
+    __slots__ = ("_limiter", "account", "demand", "wake")
 
-    def __init__(self, limiter: RateLimiter, demand: Demand) -> None:
+    def __init__(self, limiter: RateLimiter, demand: Demand, account: Account) -> None:
         self._limiter = limiter
         self.demand = demand
-        self.turn = 0.0  # the claim with the lowest turn goes first
+        self.account = account
         self.wake: Callable[[], None] = _nothing  # is called when it may be its turn
+
+    @property
+    def turn(self) -> float:
+        """The claim with the lowest turn goes first."""
+        return self.account.turn
 
     def take(self) -> bool:
         """Takes the resources if they are free and no other claim goes first. Otherwise it waits, until `withdraw`."""
         return self._limiter.take(self)
 
-    def give_back(self) -> None:
-        """Gives the resources back after the run."""
-        self._limiter.give_back(self)
+    def give_back(self, ns: int) -> None:
+        """Gives the resources back after a run of so many nanoseconds."""
+        self._limiter.give_back(self, ns)
 
     def withdraw(self) -> None:
         """Doesn't wait any more."""
@@ -81,8 +106,10 @@ class RateLimiter:
     """The resources of a process, and the instances that need them."""
 
     def __init__(self, supplies: Sequence[Supply] = ()) -> None:
-        """Of a resource without a supply there are as many copies as the instance wants that wants the most."""
+        """Of a resource without a supply there are as many copies as the instance wants that wants the most. With a
+        supply of `CORE` the limiter is fair."""
         self._supplies = tuple(supplies)
+        self.fair = any(supply.name == CORE.name for supply in supplies)
         self._lock = threading.Lock()  # for the two below: a model may be loaded on a thread
         self._claims: list[Claim] = []
         self._limits: dict[Resource, int] = {}
@@ -95,7 +122,8 @@ class RateLimiter:
 
         Any thread may call it.
         """
-        claims = [Claim(self, demand) for demand in demands]
+        of_model = Account()
+        claims = [Claim(self, demand, of_model if demand.share else Account()) for demand in demands]
         with self._lock:
             limits = self._limits_for([*self._claims, *claims])
             for demand in demands:
@@ -124,19 +152,24 @@ class RateLimiter:
         """See Claim."""
         if claim not in self._waiting:
             # One that had nothing to run for a while can't make up for it.
-            claim.turn = max(claim.turn, self._turn)
+            claim.account.turn = max(claim.turn, self._turn)
             self._waiting[claim] = None
         if claim not in self._next():
             return False
         del self._waiting[claim]
         self._used.update(claim.demand.resources)
         self._turn = max(self._turn, claim.turn)
-        claim.turn += claim.demand.priority
+        account = claim.account
+        account.turn += account.last if claim.demand.share else claim.demand.priority
         return True
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: Claim, ns: int) -> None:
         """See Claim."""
         self._used.subtract(claim.demand.resources)
+        if claim.demand.share:
+            account, used = claim.account, ns / claim.demand.share
+            account.turn += used - account.last
+            account.last = used
         self._wake()
 
     def withdraw(self, claim: Claim) -> None:

@@ -347,7 +347,7 @@ class Scheduler:
             self._execute(self.session, batch)
             ON_LOOP.since_ns = 0
             if instance is not None:
-                self._instances.release(instance)
+                self._instances.release(instance, batch.wall_ns)
             self._complete(batch)
         else:
             instance = instance or self._instances.take()
@@ -401,7 +401,7 @@ class Scheduler:
                 "the run that took too long has ended: model '%s' is ready again after %.1f s", self.spec.name, seconds
             )
         # The instance starts the next batch before the answers of this one are written.
-        self._instances.release(instance)
+        self._instances.release(instance, batch.wall_ns)
         if self._waiting.size:
             self._flush()
         self._complete(batch)

@@ -14,7 +14,7 @@ from opgate.service.core.errors import Kind, NotLoadedError, ServingError
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.prepared import PreparedModels
-from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
+from opgate.service.execution.rate_limiter import CORE, RateLimiter, Supply, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.freed_memory import give_back
 from opgate.service.isolation.calls import Calls
@@ -29,7 +29,7 @@ from opgate.service.repository.background_loads import (
 )
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
-from opgate.service.repository.loader import LoadedModel, Shared, limits_of
+from opgate.service.repository.loader import LoadedModel, Shared, cores_of, limits_of
 from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Repositories, Source, only_source
 from opgate.service.repository.residency import is_on_demand
@@ -113,7 +113,10 @@ class Catalog:
         self.closed = 0  # models that were replaced or unloaded and have ended
         limiter = None
         if settings.rate_limit != "off":
-            limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
+            supplies = read_supplies(settings.rate_limit_resource)
+            if settings.rate_limit == "fair":
+                supplies.append(Supply(CORE.name, cores_of(settings), None))
+            limiter = RateLimiter(supplies)
         self.cache = ResponseCache(settings.response_cache_byte_size)
         self.repositories = Repositories(settings.repositories())
         self.calls = Calls(self.find, limits_of(settings), settings.write_timeout)

@@ -37,7 +37,7 @@ _RUN_PARAMETERS = BATCH_PARAMETERS | {"isolation", "max_latency_ms"}
 PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
     "predict_media_types", "predict_text_output", "predict_mask_outputs", "gateway_backend", "golden_tolerance",
-    "residency",
+    "residency", "share",
 }  # fmt: skip
 # A string ends with its line at the latest. So the time to find it grows only with the text.
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|#.*""")

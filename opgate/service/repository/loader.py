@@ -24,7 +24,7 @@ from opgate.service.execution.batch import try_out
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
 from opgate.service.execution.prepared import PreparedModels
-from opgate.service.execution.rate_limiter import Claim, RateLimiter
+from opgate.service.execution.rate_limiter import CORE, Claim, RateLimiter
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.sequences import (
     Executions,
@@ -68,6 +68,7 @@ from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
 
+_LEAST_SHARE, _MOST_SHARE = 0.001, 1000
 # How much more a run on the event loop may cost where the process has a single core.
 _ON_ONE_CORE = 5.0
 # How a pointer of Git LFS begins: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
@@ -289,7 +290,7 @@ def _connect(
         op_times.follow(counted.op_times)
     statistics.op_times = op_times
     statistics.workers = [session for session in sessions if isinstance(session, WorkerSession)]
-    claims = _claims(config, shared.limiter)
+    claims = _claims(config, shared.limiter, sessions)
     if sequences is None:
         scheduler = _scheduler(spec, sessions, statistics, settings, claims)
         for request, wall_ns in warm_ups:
@@ -344,13 +345,31 @@ def _sequence_scheduler(
     return SequenceScheduler(spec, sequences, instances, statistics, max_queue_size=settings.max_queue_size)
 
 
-def _claims(config: ModelConfig, limiter: RateLimiter | None) -> list[Claim]:
+def _claims(config: ModelConfig, limiter: RateLimiter | None, sessions: Sequence[ModelSession]) -> list[Claim]:
     """Returns a claim for each instance, none if the limiter doesn't limit the model.
 
     Raises ServingError (UNAVAILABLE) if an instance could never run.
     """
     needed = demands(config)
+    share = _share(config)
+    if limiter is not None and limiter.fair:
+        needed = [
+            replace(demand, resources={**demand.resources, CORE: 1}, share=share) if session.gpu is None else demand
+            for demand, session in zip(needed, sessions, strict=True)
+        ]
     return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
+
+
+def _share(config: ModelConfig) -> float:
+    """Reads the parameter `share`. Raises ConfigError."""
+    text = parameter(config, "share") or "1"
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not _LEAST_SHARE <= share <= _MOST_SHARE:
+        raise ConfigError(f"parameter 'share': expected a number from {_LEAST_SHARE} to {_MOST_SHARE}, got '{text}'")
+    return share
 
 
 def cores_of(settings: Settings) -> int:
