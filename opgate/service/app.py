@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.routing import Mount, Route, compile_path
 
-from opgate.service import signals
+from opgate.service import signals, thread_starts
 from opgate.service.api import admin, generate, kserve_http, operations, predict, shared_memory
 from opgate.service.api.http_exchange import HttpService
 from opgate.service.api.journal_middleware import JournalMiddleware
@@ -269,6 +269,7 @@ def run(settings: Settings, log_settings: LogSettings, member: Member | None = N
     Returns the exit status: 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
     """
     use_few_arenas()
+    thread_starts.bound()
     # A second more than the stop may take, because that is the better way to end.
     seconds = settings.shutdown_timeout + 1
     thread = signals.SignalThread(seconds, ON_LOOP, settings.run_timeout, alone=member is None)

@@ -379,7 +379,7 @@ class TestClientLimits:
             given = grpc.InferInput("x", [1, 4], "FP32")
             given.set_data_from_numpy(np.ones((1, 4), np.float32))
             client.infer("double", [given])
-            with pytest.raises(InferenceServerException, match="this address may send 0.5 requests a second") as raised:
+            with pytest.raises(InferenceServerException, match="this address may send") as raised:
                 client.infer("double", [given])
             assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
             for _ in range(20):
