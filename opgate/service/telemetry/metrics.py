@@ -265,7 +265,9 @@ class GatewayCollector(Collector):
             ready.add_metric([name, version], float(state == "READY"))
         yield ready
         resident = GaugeMetricFamily(
-            "opgate_model_resident", "Whether a version that is loaded on demand is in memory", labels=_LABELS
+            "opgate_model_resident",
+            "Gateway processes that have a version in memory that is loaded on demand",
+            labels=_LABELS,
         )
         for name, number, here in source.residency():
             resident.add_metric([name, str(number)], float(here))
