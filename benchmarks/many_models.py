@@ -1,6 +1,6 @@
-"""A thousand models on one machine: models on demand under a budget, side-by-side loads, weights that processes share.
+"""A thousand models on one machine: on demand under a budget, loaded side by side, with weights that processes share.
 
-    python benchmarks/many_models.py [--models 1000] [--largest 200] [--seconds 600] [--parts start,cold,zipf,workers,hot]
+    python benchmarks/many_models.py [--models 1000] [--largest 200] [--seconds 600] [--parts cold,start,hot,...]
         [--folder FOLDER] [--before TREE] [--output benchmarks/results/many_models.md]
 
 The models are stacks of matrices of 1 MiB, from 1 to `--largest` of them, small ones more often. What each gives for a
@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import onnx
-import tritonclient.http as http
 from onnx import TensorProto, helper
+from tritonclient import http
 
 from benchmarks.serve_overhead import machine
 from tests.system.resources import descendants
@@ -219,10 +219,11 @@ def cold(repository: Repository, options: argparse.Namespace, cache: Path) -> li
     return [
         "## The first answer of a model",
         "",
-        f"{len(names)} of the models were asked one after the other, each for the first time. ONNX Runtime alone opened",
-        "the same files and ran them once, in a process that did nothing else.",
+        f"{len(names)} of the models were asked one after the other, each for the first time. ONNX Runtime alone",
+        "opened the same files and ran them once, in a process that did nothing else.",
         "",
-        "| files | models | listening | first answer, median | ONNX Runtime alone, median | more, median | more, at most |",
+        "| files | models | listening | first answer, median | ONNX Runtime alone, median | more, median | "
+        "more, at most |",
         "|---|---|---|---|---|---|---|",
         *lines,
         "",
@@ -286,8 +287,8 @@ def zipf(repository: Repository, options: argparse.Namespace, cache: Path) -> li
         "## Traffic to all models",
         "",
         f"8 clients asked for {options.seconds:g} s, the models by Zipf's law with exponent 1.1. `--model-memory` was",
-        f"{options.budget}, the files of all models have {sum(repository.sizes.values()) / 1024:.1f} GiB. The memory is",
-        "the proportional set size of the gateway, five times a second, without what it took when it was empty.",
+        f"{options.budget}, the files of all models have {sum(repository.sizes.values()) / 1024:.1f} GiB. The memory",
+        "is the proportional set size of the gateway, five times a second, without what it took when it was empty.",
         "",
         "| answers | wrong | failed | loads | models that left | p50 | p99 | largest memory | budget |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -339,8 +340,8 @@ def start(repository: Repository, options: argparse.Namespace, cache: Path) -> l
     lines = [
         "## The start of 100 models",
         "",
-        f"They have {sum(repository.sizes[name] for name in names)} MiB and are loaded before the gateway listens. Medians of three starts, less that without a",
-        f"model, which takes {none:.2f} s.",
+        f"They have {sum(repository.sizes[name] for name in names)} MiB and are loaded before the gateway listens.",
+        f"Medians of three starts, less that without a model, which takes {none:.2f} s.",
         "",
         "| models | seconds | times as fast |",
         "|---|---|---|",
@@ -365,9 +366,11 @@ def workers(repository: Repository, options: argparse.Namespace, cache: Path) ->
         for what, kept in (("as the files are", None), ("prepared", cache)):
             of = {}
             for count in (1, 4):
-                with tempfile.TemporaryDirectory() as nothing:
-                    with serving(Path(nothing), "--workers", str(count), cache=kept) as (server, _):
-                        empty = pss(server.process.pid)
+                with (
+                    tempfile.TemporaryDirectory() as nothing,
+                    serving(Path(nothing), "--workers", str(count), cache=kept) as (server, _),
+                ):
+                    empty = pss(server.process.pid)
                 with serving(place, "--workers", str(count), cache=kept) as (server, _):
                     with ThreadPoolExecutor(8) as pool:
                         list(pool.map(lambda name, s=server: Client(s).ask(name), names * 20))
@@ -377,8 +380,9 @@ def workers(repository: Repository, options: argparse.Namespace, cache: Path) ->
     return [
         "## Weights of several gateway processes",
         "",
-        f"The {len(names)} largest models, with {total} MiB of weights, in one gateway process and in four. The memory is the",
-        "proportional set size of all processes after 20 requests to each model, without what they took without a model.",
+        f"The {len(names)} largest models, with {total} MiB of weights, in one gateway process and in four. The memory",
+        "is the proportional set size of all processes after 20 requests to each model, without what they took without",
+        "a model.",
         "",
         "| files | `--workers 1` | `--workers 4` | times |",
         "|---|---|---|---|",

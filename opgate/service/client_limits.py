@@ -52,7 +52,7 @@ class _Bucket:
         self.left = -1.0  # nobody has asked yet
         self.since = 0.0
 
-    def wait(self, rate: float, now: float) -> float:
+    def take(self, rate: float, now: float) -> float:
         """Lets a request through and returns 0, or returns the seconds until one will be let through."""
         most = max(1.0, rate)
         self.left = most if self.left < 0 else min(most, self.left + (now - self.since) * rate)
@@ -73,13 +73,13 @@ class ClientLimits:
         self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
         self.refused: Counter[str] = Counter()  # by client
 
-    def wait(self, headers: Iterable[tuple[str, str | bytes]], peer: str) -> tuple[str, float, float]:
+    def take(self, headers: Iterable[tuple[str, str | bytes]], peer: str) -> tuple[str, float, float]:
         """Counts a request. Returns its client, the limit, and the seconds that the client must wait: 0 if the request
         is within the limit. `peer` is the client's address."""
         limit, bucket = self._of(headers, peer)
         if limit is None:
             return OTHERS, 0.0, 0.0
-        seconds = bucket.wait(limit.rate, monotonic())
+        seconds = bucket.take(limit.rate, monotonic())
         if seconds:
             self.refused[limit.name] += 1
         return limit.name, limit.rate, seconds

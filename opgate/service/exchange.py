@@ -35,6 +35,8 @@ class Exchange(Generic[A]):
     request is submitted, and what fails becomes an error for the client. A class for a protocol says how requests are
     decoded, how answers are encoded and sent, and whether the client still waits. Only the event loop's thread uses it,
     but for `decode` and `encode`.
+
+    It is long, because a request may end at each of these steps, and every protocol must do the same then.
     """
 
     __slots__ = ("asked_ns", "began_ns", "gateway", "ids", "model", "request", "version")
@@ -149,7 +151,7 @@ class Exchange(Generic[A]):
         """
         limits = self.gateway.client_limits
         if limits is not None:
-            client, rate, seconds = limits.wait(self.headers, self.peer)
+            client, rate, seconds = limits.take(self.headers, self.peer)
             if seconds:
                 error = limited(client, rate, seconds)
                 served.failed(error)

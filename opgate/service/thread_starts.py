@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-# Seconds in which a thread must run. It takes less than a millisecond on a machine that isn't busy. Python
+# Seconds in which a thread must run. It takes less than a millisecond on a machine that isn't busy. Nothing tells of
 # one that has ended, because a thread without memory can't even call what would tell.
 _SECONDS = 2.0
 

@@ -25,7 +25,7 @@ def limits(text):
 
 def let_through(limited, count, headers=(), peer="10.0.0.1"):
     """Returns how many of so many requests are let through at once."""
-    return sum(not limited.wait(headers, peer)[2] for _ in range(count))
+    return sum(not limited.take(headers, peer)[2] for _ in range(count))
 
 
 def test_a_client_has_its_rate_whatever_its_address(clock):
@@ -49,17 +49,17 @@ def test_others_are_limited_by_address_and_without_a_limit_not_at_all(clock):
 
 def test_a_slow_rate_lets_one_through_and_says_when_the_next(clock):
     limited = limits("*:0.1")
-    assert limited.wait((), "a") == ("*", 0.1, 0.0)
+    assert limited.take((), "a") == ("*", 0.1, 0.0)
     clock(2)
-    assert limited.wait((), "a")[2] == pytest.approx(8)
+    assert limited.take((), "a")[2] == pytest.approx(8)
     clock(8.01)
-    assert not limited.wait((), "a")[2]
+    assert not limited.take((), "a")[2]
 
 
 def test_no_more_addresses_are_kept_than_a_number_of_them(clock):
     limited = limits("*:1")
     for i in range(client_limits._MOST_ADDRESSES + 10):
-        limited.wait((), str(i))
+        limited.take((), str(i))
     assert len(limited._addresses) == client_limits._MOST_ADDRESSES
 
 

@@ -136,6 +136,15 @@ def in_queue(error: ServingError) -> ServingError:
     return ServingError(Kind.EXPIRED, error.message) if error.kind is Kind.DEADLINE else error
 
 
+def of_load(error: BaseException) -> str:
+    """Returns why a load failed whose error is none of the gateway's own."""
+    if isinstance(error, MemoryError):
+        return "there is no memory for it"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "the system has no thread for it"
+    return f"{type(error).__name__}: {error}"
+
+
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
 
 

@@ -179,13 +179,17 @@ class PreparedModels:
             about = {}
         if about.get("format") == _FORMAT and about.get("unusable"):
             return None
-        state = tuple(_state(entry / file) for file in (MODEL, WEIGHTS))
-        if self._seen.get(entry) != state:
-            if about.get("format") != _FORMAT or about.get("files") != _sums(entry):
-                logger.error("a prepared model has changed on disk, and is prepared again: %s", entry.name)
-                self._remove(entry)
-                return None
-            self._seen[entry] = state
+        try:
+            state = tuple(_state(entry / file) for file in (MODEL, WEIGHTS))
+            good = self._seen.get(entry) == state
+            good = good or (about.get("format") == _FORMAT and about.get("files") == _sums(entry))
+        except FileNotFoundError:
+            good = False
+        if not good:
+            logger.error("a prepared model has changed on disk, and is prepared again: %s", entry.name)
+            self._remove(entry)
+            return None
+        self._seen[entry] = state
         os.utime(entry / ABOUT)  # it was used last now
         return entry
 

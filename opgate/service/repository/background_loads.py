@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError, of_load
 from opgate.service.core.spec import PYTHON, ModelSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.triton_messages import ModelConfig
@@ -169,7 +169,7 @@ class Loading:
                 continue
             except Exception as error:  # a broken model file must not keep the other models from being served
                 logger.exception("loading model '%s' failed", config.name)
-                self._failed(outcome, version, f"{type(error).__name__}: {error}")
+                self._failed(outcome, version, of_load(error))
                 continue
             loaded.stamp = stamp
             outcome.versions[version] = loaded

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
+from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_load, of_system
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.freed_memory import give_back
 from opgate.service.repository.background_loads import Loading, Outcome, Step, read_configs, unavailable
@@ -192,7 +192,7 @@ class ModelControl:
         if (error := task.exception()) is not None:
             if isinstance(error, ServingError):
                 raise ServingError(error.kind, error.message)
-            raise internal(f"loading model '{name}' failed: {type(error).__name__}: {error}")
+            raise unavailable(name, of_load(error))
 
     async def _bring(self, name: str, version: int) -> None:
         async with self._turns.take(self._with_steps(name)):
