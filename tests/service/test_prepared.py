@@ -168,6 +168,9 @@ def test_a_file_that_can_not_be_compared_stays_as_it_is(tmp_path, cache):
     began = time.monotonic()
     assert cache.find(path, OPTIONS, (), wait=True) is None
     assert time.monotonic() - began < 0.5  # nobody tries again
+    old = time.time() - prepared._TRY_AGAIN - 1
+    os.utime(entry / ABOUT, (old, old))
+    assert cache.find(path, OPTIONS, ()) is None and not entries(tmp_path / "cache")  # until a day has passed
 
 
 def test_a_file_that_is_no_model_stays_as_it_is(tmp_path, cache):

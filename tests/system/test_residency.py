@@ -362,6 +362,21 @@ class TestBudget:
             assert step(sequence_end=True) == 3
 
 
+def test_worker_processes_count_and_leave(tmp_path):
+    """Each worker process takes some 30 MB. Two have room."""
+    isolated = 'parameters { key: "isolation" value { string_value: "process" } }'
+    for i in range(4):
+        times(tmp_path, f"m{i}", i, config=batching() + isolated)
+    with running(tmp_path, "--model-memory", "70MiB") as server:
+        for _ in range(2):
+            for i in range(4):
+                assert (ask(server, f"m{i}", ONES) == i).all()
+        found = metrics(server)
+        assert found['opgate_model_memory_bytes{model="m3",version="1"}'] > 30 << 20
+        assert 1 <= len(resident(server)) < 4
+        assert sum(found[f'opgate_model_processes{{model="m{i}",version="1"}}'] for i in range(4)) < 4
+
+
 @pytest.mark.parametrize("mode", ["explicit", "poll"])
 def test_a_model_that_changes_serves_what_it_is_now(tmp_path, mode):
     times(tmp_path, "m", 2, config=ON_DEMAND)

@@ -44,6 +44,8 @@ _LEAST = 1 << 20
 _PIECE = 1 << 26
 # Files that wait to be prepared, and files of a model whose state is looked at.
 _MOST_WAITING, _MOST_FILES = 4096, 10_000
+# Seconds after which a file is tried again that could not be prepared: what failed may have been the disk.
+_TRY_AGAIN = 86_400.0
 # Seconds in which a file must have been prepared.
 _PATIENCE = 1800.0
 _MODULE = "opgate.service.execution.preparing"
@@ -178,6 +180,8 @@ class PreparedModels:
         except (OSError, ValueError):
             about = {}
         if about.get("format") == _FORMAT and about.get("unusable"):
+            if time.time() - (entry / ABOUT).stat().st_mtime > _TRY_AGAIN:
+                self._remove(entry)
             return None
         try:
             state = tuple(_state(entry / file) for file in (MODEL, WEIGHTS))

@@ -340,7 +340,7 @@ class ModelControl:
                 await work()
                 return
             need = await self._off_loop(lambda: self._need(outcome, versions))
-            added = await self.residency.load(step.name, need, work)
+            added = await self.residency.load(step.name, need, work, outcome.versions.values)
             models = list(outcome.versions.values())
             for model in models:
                 model.statistics.memory_bytes = added // len(models)

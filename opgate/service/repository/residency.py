@@ -83,7 +83,7 @@ class Models(Protocol):
 
 
 class Residency:
-    """The memory of the models of a process. Only the event loop's thread uses it, except `measure`."""
+    """The memory of the models of a process. Only the event loop's thread uses it."""
 
     def __init__(
         self,
@@ -113,39 +113,40 @@ class Residency:
         if self.budget:
             self._empty, self._empty_alone = resident_set_size(), proportional_set_size()
 
-    def measure(self) -> int:
+    async def measure(self, loaded: Iterable[LoadedModel] = (), *, exact: bool = False) -> int:
         """Returns the bytes that the models take: what this process has more than without a model, and what their
-        worker processes have. Pages that other processes have too are counted in full."""
-        workers = [worker.pid for model, _ in self._models.resident() for worker in model.statistics.workers]
-        self.used = max(0, resident_set_size() - self._empty) + sum(resident_set_size(pid) for pid in workers if pid)
+        worker processes have. `loaded` are models that don't serve yet.
+
+        Pages that other processes have too are counted in full, unless it is `exact`: each process has its part of
+        them then, which takes milliseconds to find out. The parts of workers are always known.
+        """
+        models = [*(model for model, _ in self._models.resident()), *loaded]
+        workers = [worker.pid for model in models for worker in model.statistics.workers if worker.pid]
+
+        def read() -> int:
+            own = proportional_set_size() - self._empty_alone if exact else resident_set_size() - self._empty
+            return max(0, own) + sum(map(proportional_set_size, workers))
+
+        self.used = await asyncio.to_thread(read) if exact or workers else read()
         return self.used
 
-    async def _measure_alone(self) -> int:
-        """Returns the bytes that the models take, of pages that several processes have the part of each. That takes
-        milliseconds."""
-        workers = [worker.pid for model, _ in self._models.resident() for worker in model.statistics.workers]
-
-        def measure() -> int:
-            own = max(0, proportional_set_size() - self._empty_alone)
-            return own + sum(proportional_set_size(pid) for pid in workers if pid)
-
-        self.used = await asyncio.to_thread(measure)
-        return self.used
-
-    async def load(self, name: str, need: int, work: Callable[[], Awaitable[None]]) -> int:
+    async def load(
+        self, name: str, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
+    ) -> int:
         """Loads a model that needs so many bytes, when there is room. Models that were idle for longest make it.
+        `loaded` returns what came of it.
 
         Returns the bytes that the load added. Raises ServingError (OVERLOADED) if models in use take the room.
         """
         async with self._order:
             await self._make_room(name, need)
             if not self._reserved:
-                self._before, self._together = self.measure(), 0
+                self._before, self._together = await self.measure(), 0
             self._reserved += need
             self._together += need
         try:
             await work()
-            added = self.measure() - self._before
+            added = await self.measure(loaded()) - self._before
             # Loads side by side are measured together.
             return max(0, added) * need // self._together
         finally:
@@ -154,14 +155,14 @@ class Residency:
     async def _make_room(self, name: str, need: int) -> None:
         end = time.monotonic() + self._patience
         trimmed = False
-        while self.measure() + self._reserved + need > self.budget:
-            over = await self._measure_alone() + self._reserved + need - self.budget
+        while await self.measure() + self._reserved + need > self.budget:
+            over = await self.measure(exact=True) + self._reserved + need - self.budget
             if over <= 0:
                 return
             if leaving := self._idle(over):
-                used = self.measure()
+                used = await self.measure()
                 await self._let_go(leaving)
-                self._before -= used - self.measure()
+                self._before -= used - await self.measure()
                 trimmed = False
                 continue
             if not trimmed:
