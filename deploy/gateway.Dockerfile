@@ -14,7 +14,8 @@ FROM debian:12.12-slim
 RUN apt-get update && \
     apt-get install -y --no-install-recommends python3 && \
     rm -rf /var/lib/apt/lists/* && \
-    useradd --system --uid 10001 --no-create-home opgate
+    useradd --system --uid 10001 --no-create-home opgate && \
+    install -d -o 10001 -g 10001 /var/cache/opgate
 COPY --from=build /opt/opgate/venv /opt/opgate/venv
 ENV PATH=/opt/opgate/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
     OPGATE_MODEL_REPOSITORY=/models OPGATE_HTTP_HOST=0.0.0.0

@@ -121,6 +121,9 @@ class Exchange(Generic[A]):
     def _bring(self, again: Callable[[], None]) -> None:
         """Loads the model, and calls `again` then. Refuses the request if that fails or takes longer than its
         timeout."""
+        if not self.asked_ns and (beyond := self._beyond_limit()) is not None:
+            self.refuse(beyond)
+            return
         waits, now = True, perf_counter_ns()
         self.asked_ns = self.asked_ns or now
 
@@ -144,19 +147,23 @@ class Exchange(Generic[A]):
             timer = asyncio.get_running_loop().call_later(max(0.0, left), end, too_late(self.model, timeout_us))
         self.gateway.bring(self.model, self.version, end)
 
+    def _beyond_limit(self) -> ServingError | None:
+        """Counts the request for its client. Returns the error for a client that sends more than it may."""
+        limits = self.gateway.client_limits
+        if limits is None:
+            return None
+        client, rate, seconds = limits.take(self.headers, self.peer)
+        return limited(client, rate, seconds) if seconds else None
+
     def start(self, served: Served, cost: int, decode: Callable[[], Request]) -> None:
         """Decodes a request, runs its model and answers. `cost` is what decoding costs, as in `encoding_cost`.
 
         The answer may be sent before this returns. A client that sends more than it may is refused.
         """
-        limits = self.gateway.client_limits
-        if limits is not None:
-            client, rate, seconds = limits.take(self.headers, self.peer)
-            if seconds:
-                error = limited(client, rate, seconds)
-                served.failed(error)
-                self.refuse(error)
-                return
+        if not self.asked_ns and (error := self._beyond_limit()) is not None:
+            served.failed(error)
+            self.refuse(error)
+            return
         if cost < LONG_COST:
             self._read(served, decode, self.decoded)
         else:

@@ -54,6 +54,23 @@ def test_a_run_has_the_least_size_with_room(repository, load, rows, size):
     assert ask(load(), "m", rows) == [size]
 
 
+def test_an_output_without_a_row_for_each_row_is_an_error_as_ever(repository, load):
+    """The padding must not hide that a model doesn't batch."""
+    nodes = [helper.make_node("NonZero", ["x"], ["z"]), helper.make_node("Transpose", ["z"], ["y"])]
+    config = 'max_batch_size: 8 parameters { key: "pad_batch" value { string_value: "8" } }'
+    save(
+        repository,
+        "m",
+        nodes,
+        [value("x", "FP32", ("n", 3))],
+        [value("y", "INT64", ("m", 2))],
+        config=config,
+    )
+    gateway = load()
+    with pytest.raises(ServingError, match=r"output 'y' has shape \[24, 2\], expected 8 rows"):
+        asyncio.run(infer(gateway, "m", x=np.ones((3, 3), np.float32)))
+
+
 def test_requests_that_share_a_run_share_its_padding(repository, load):
     sized(repository, "m", "1,4,8", extra="dynamic_batching { max_queue_delay_microseconds: 200000 }")
     assert ask(load(), "m", 1, 2) == [4, 4]

@@ -211,6 +211,52 @@ def test_the_cache_is_bounded_and_what_was_used_last_stays(tmp_path):
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def test_a_form_that_is_larger_than_the_cache_takes_the_place_of_none(tmp_path):
+    folder = tmp_path / "cache"
+    small, other = matrices(tmp_path, "small"), matrices(tmp_path, "other", count=8)
+    size = sum(
+        file.stat().st_size
+        for file in PreparedModels(folder, MUCH).find(small, OPTIONS, (), wait=True)[0].parent.iterdir()
+    )
+    bounded = PreparedModels(folder, 2 * size)
+    assert bounded.find(other, OPTIONS, (), wait=True) is None
+    assert bounded.find(small, OPTIONS, ()) is not None
+    began = time.monotonic()
+    assert bounded.find(other, OPTIONS, (), wait=True) is None
+    assert time.monotonic() - began < 0.5  # nobody prepares it again
+
+
+def test_a_file_that_changes_meanwhile_leaves_no_form(tmp_path, cache, monkeypatch):
+    path = matrices(tmp_path)
+    first, second = path.read_bytes(), matrices(tmp_path, "n", seed=1).read_bytes()
+    prepare = prepared._prepare
+
+    def late(path, options, folder):
+        path.write_bytes(second)
+        reason = prepare(path, options, folder)
+        path.write_bytes(first)
+        return reason
+
+    monkeypatch.setattr(prepared, "_prepare", late)
+    assert cache.find(path, OPTIONS, (), wait=True) is None
+    assert not entries(tmp_path / "cache")
+
+
+def test_what_a_process_left_that_was_ended_goes(tmp_path, cache):
+    path = matrices(tmp_path)
+    found = cache.find(path, OPTIONS, (), wait=True)
+    key = found[0].parent.name
+    cache._remove(found[0].parent)
+    left = tmp_path / "cache" / f".{key}.1.1"
+    left.mkdir()
+    (left / WEIGHTS).write_bytes(b"0" * 100)
+    old = tmp_path / "cache" / ".other.1.1"
+    old.mkdir()
+    os.utime(old, (1, 1))
+    assert cache.find(path, OPTIONS, (), wait=True)
+    assert not left.exists() and not old.exists()
+
+
 def test_one_that_is_open_goes_on_when_it_is_removed(tmp_path, cache):
     path = matrices(tmp_path)
     session = Session(*cache.find(path, OPTIONS, (), wait=True))

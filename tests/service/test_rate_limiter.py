@@ -367,6 +367,15 @@ class TestFair:
         ended = self.contend([*many, *one], 2000, lambda _: 5, cores=2)
         assert 0.45 < sum(claim in one for claim in ended) / 2000 < 0.55
 
+    def test_what_runs_side_by_side_is_charged_for_itself(self):
+        limiter = RateLimiter([Supply(CORE.name, 2, None)])
+        short, long = limiter.add([Demand({CORE: 1}, share=1)] * 2)
+        for _ in range(100):
+            assert short.take() and long.take()
+            short.give_back(1)
+            long.give_back(100)
+        assert short.account is long.account and short.account.turn == 100 * 101
+
     def test_one_that_was_idle_makes_up_for_nothing(self):
         limiter = RateLimiter([Supply(CORE.name, 1, None)])
         busy, idle = (limiter.add([Demand({CORE: 1}, share=1)])[0] for _ in range(2))

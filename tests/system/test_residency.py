@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
 import signal
 import threading
 import time
@@ -375,6 +377,91 @@ def test_worker_processes_count_and_leave(tmp_path):
         assert found['opgate_model_memory_bytes{model="m3",version="1"}'] > 30 << 20
         assert 1 <= len(resident(server)) < 4
         assert sum(found[f'opgate_model_processes{{model="m{i}",version="1"}}'] for i in range(4)) < 4
+
+
+def test_a_version_that_came_or_went_meanwhile(tmp_path):
+    """A request for what is gone gets an answer, and one that came is not served in the mode `none`."""
+    times(tmp_path, "m", 2, 1, config=ON_DEMAND)
+    times(tmp_path, "gone", 2, 1, config=ON_DEMAND)
+    with running(tmp_path) as server:
+        times(tmp_path, "m", 3, 2)
+        shutil.rmtree(tmp_path / "gone" / "1")
+        assert (ask(server, "m", ONES) == 2).all()
+        with pytest.raises(InferenceServerException, match="its folder is gone"):
+            ask(server, "gone", ONES)
+
+
+def test_an_ensemble_of_two_versions_of_a_model_one_of_which_is_there(tmp_path):
+    for version in (1, 2):
+        times(tmp_path, "a", version + 1, version)
+    (tmp_path / "a" / "config.pbtxt").write_text("version_policy { all {} } " + ON_DEMAND)
+    write_config(tmp_path, "e", PIPELINE)
+    text = PIPELINE.replace('"double"', '"a"').replace("max_batch_size: 8", "max_batch_size: 4")
+    text = text.replace("model_version: -1", "model_version: 1", 1).replace("model_version: -1", "model_version: 2", 1)
+    (tmp_path / "e" / "config.pbtxt").write_text(text + ON_DEMAND)
+    with running(tmp_path) as server:
+        assert (ask(server, "a", ONES, "1") == 2).all()
+        assert (ask(server, "e", ONES) == 6).all()
+
+
+def test_a_model_that_a_client_has_sent_stays_that_when_it_leaves(tmp_path):
+    """It leaves for others, and comes back with an ensemble that a client loads."""
+    times(tmp_path, "double", 5, config=batching() + ON_DEMAND)
+    write_config(tmp_path, "pipeline", PIPELINE)
+    times(tmp_path / "sent", "double", 7)
+    for i in range(4):
+        large(tmp_path, f"m{i}", 4, i)
+    content = base64.b64encode((tmp_path / "sent" / "double" / "1" / "model.onnx").read_bytes()).decode()
+    shutil.rmtree(tmp_path / "sent")
+    options = ("--model-control-mode", "explicit", "--load-model", "m*", "--model-memory", "60MiB")
+    options = (*options[:2], *(part for i in range(4) for part in ("--load-model", f"m{i}")), *options[4:])
+    with running(tmp_path, *options, "--model-cache-byte-size", "0") as server:
+        body = {"parameters": {"config": json.dumps({"max_batch_size": 16}), "file:1/model.onnx": content}}
+        request = urllib.request.Request(f"{server.url}/v2/repository/models/double/load", json.dumps(body).encode())
+        urllib.request.urlopen(request).close()
+        assert (ask(server, "double", ONES) == 7).all()
+        for i in range(4):
+            time.sleep(0.3)
+            ask(server, f"m{i}", np.ones((1, SIZE), np.float32))
+        assert (ask(server, "double", ONES) == 7).all()
+        urllib.request.urlopen(f"{server.url}/v2/repository/models/pipeline/load", b"{}").close()
+        assert (ask(server, "pipeline", ONES) == 49).all()
+
+
+def test_a_poll_that_meets_a_load_of_the_old_files_serves_the_new_ones(tmp_path):
+    write(tmp_path, "m", ON_DEMAND, SLEEPS.replace("time.sleep(5)", "time.sleep(2)"))
+    options = ("--allow-python-models", "--model-control-mode", "poll", "--repository-poll-secs", "0.3")
+    with running(tmp_path, *options) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, "m", np.ones(4, np.float32))
+        time.sleep(0.8)
+        source = SLEEPS.replace("time.sleep(5)", "pass").replace("* 2", "* 3")
+        (tmp_path / "m" / "1" / "model.py").write_text(source)
+        assert first.result(30) is not None
+        wait_until(lambda: ask(server, "m", np.ones(4, np.float32))[0] == 3)
+
+
+def test_a_stop_does_not_wait_for_a_reload(tmp_path):
+    write(tmp_path, "m", "", SLEEPS.replace("time.sleep(5)", "pass"))
+    server = Server(tmp_path, "--allow-python-models", "--model-control-mode", "poll", "--repository-poll-secs", "0.2")
+    try:
+        assert (ask(server, "m", np.ones(4, np.float32)) == 2).all()
+        (tmp_path / "m" / "1" / "model.py").write_text(SLEEPS.replace("time.sleep(5)", "time.sleep(1000)"))
+        time.sleep(1.5)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 10
+    finally:
+        server.stop()
+
+
+def test_a_model_without_a_version_says_so(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text(ALWAYS)
+    with (
+        running(tmp_path, "--model-memory", "1GiB", "--no-strict-readiness") as server,
+        pytest.raises(InferenceServerException, match="the model's folder has no version"),
+    ):
+        ask(server, "m", ONES)
 
 
 @pytest.mark.parametrize("mode", ["explicit", "poll"])

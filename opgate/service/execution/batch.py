@@ -122,9 +122,10 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
         batch.infer_end_ns = perf_counter_ns()
         return
     feeds = assemble(spec, requests)
-    rows = sum([request.rows for request in requests]) if spec.pad_batch else 0
+    rows = size = sum([request.rows for request in requests]) if spec.pad_batch else 0
     if spec.pad_batch:
-        feeds = fill_up(feeds, rows, spec.pad_batch)
+        size = next(size for size in spec.pad_batch if size >= rows)
+        feeds = fill_up(feeds, rows, size)
     wanted = requests[0].outputs
     status = spec.row_status
     names = wanted if status is None or status.output in wanted else (*wanted, status.output)
@@ -133,8 +134,8 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
     batch.infer_start_ns = perf_counter_ns()
     arrays = _recorded(session, names, feeds, batch, recorded) if recorded else session.run(names, feeds, batch.options)
     batch.infer_end_ns = perf_counter_ns()
-    if spec.pad_batch:
-        arrays = [array[:rows] if array.ndim else array for array in arrays]
+    if size != rows:
+        arrays = [_without_padding(name, array, rows, size) for name, array in zip(names, arrays, strict=True)]
     if session.isolated:
         for name, array in zip(names, arrays, strict=True):
             check_result(spec, name, array)
@@ -182,10 +183,16 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
     return feeds
 
 
-def fill_up(feeds: dict[str, Array], rows: int, sizes: Sequence[int]) -> dict[str, Array]:
-    """Returns the inputs of a run with the least of some numbers of rows that has room for theirs. The last row is
-    repeated, because a model may take no other values."""
-    size = next(size for size in sizes if size >= rows)
+def _without_padding(name: str, array: Array, rows: int, size: int) -> Array:
+    """Returns the first rows of an output that has `size`. Raises ServingError (INTERNAL) if it has others."""
+    if not array.ndim or array.shape[0] != size:
+        raise internal(f"output '{name}' has shape {list(array.shape)}, expected {size} rows for a batch of {size}")
+    return array[:rows]
+
+
+def fill_up(feeds: dict[str, Array], rows: int, size: int) -> dict[str, Array]:
+    """Returns the inputs of a run with more rows. The last row is repeated, because a model may take no other
+    values."""
     if size == rows:
         return feeds
     return {name: join_rows([array, np.repeat(array[-1:], size - rows, axis=0)]) for name, array in feeds.items()}

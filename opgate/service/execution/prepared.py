@@ -93,7 +93,7 @@ class PreparedModels:
             if found is None and self._has_size(size):
                 found = self._linked(name, self._key(path, options, digests, size))
             if found is None and wait:
-                found = self._made(path, options, digests, name)
+                found = self._made(path, options, digests)
             if found is None:
                 self._later(name, path, options, digests)
                 return None
@@ -211,7 +211,7 @@ class PreparedModels:
                 self._changed.wait_for(lambda: self._waiting)
                 name, (path, options, digests) = next(iter(self._waiting.items()))
             try:
-                self._made(path, options, digests, name)
+                self._made(path, options, digests)
             except OSError as error:
                 logger.warning("a model can't be prepared: %s", error)
             except Exception:
@@ -219,19 +219,27 @@ class PreparedModels:
             with self._changed:
                 del self._waiting[name]
 
-    def _made(self, path: Path, options: SessionOptions, digests: Sequence[str], name: str) -> Path | None:
+    def _made(self, path: Path, options: SessionOptions, digests: Sequence[str]) -> Path | None:
         """Prepares a file, unless another process has done it meanwhile. Returns its folder."""
-        key = self._key(path, options, digests, _stamp(path)[1])
+        stamp, size = _stamp(path)
+        name = self._name(options, digests, stamp)  # the file may have changed since somebody asked
+        key = self._key(path, options, digests, size)
         (self._root / "locks").mkdir(exist_ok=True)
         with (self._root / "locks" / key).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (found := self._linked(name, key)) is not None:
                 return found
             began = time.monotonic()
+            for left in self._root.glob(f".{key}.*"):  # of a process that was ended
+                shutil.rmtree(left, ignore_errors=True)
             made = self._root / f".{key}.{os.getpid()}.{threading.get_ident()}"
             made.mkdir()
             try:
                 reason = _prepare(path, options, made)
+                if _stamp(path)[0] != stamp:
+                    return None  # nobody knows which file it is of
+                if not reason and (size := sum(file.stat().st_size for file in made.iterdir())) > self._most:
+                    reason = f"its prepared form has {size} bytes, the cache may have {self._most}"
                 about = {"unusable": reason} if reason else {"files": _sums(made)}
                 if reason:
                     for file in (MODEL, WEIGHTS):
@@ -262,6 +270,10 @@ class PreparedModels:
                 break
             self._remove(entry)
             total -= size
+        for left in self._root.glob(".*"):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > 2 * _PATIENCE:  # of a process that was ended
+                    shutil.rmtree(left, ignore_errors=True)
         names = self._root / "names"
         for name in names.iterdir() if names.is_dir() else ():
             with contextlib.suppress(OSError):

@@ -72,12 +72,13 @@ class Account:
 class Claim:
     """The claim of one instance to its resources. It waits for them, or has them, or neither."""
 
-    __slots__ = ("_limiter", "account", "demand", "wake")
+    __slots__ = ("_limiter", "account", "charged", "demand", "wake")
 
     def __init__(self, limiter: RateLimiter, demand: Demand, account: Account) -> None:
         self._limiter = limiter
         self.demand = demand
         self.account = account
+        self.charged = 0.0  # what the run under way is taken to use
         self.wake: Callable[[], None] = _nothing  # is called when it may be its turn
 
     @property
@@ -160,7 +161,8 @@ class RateLimiter:
         self._used.update(claim.demand.resources)
         self._turn = max(self._turn, claim.turn)
         account = claim.account
-        account.turn += account.last if claim.demand.share else claim.demand.priority
+        claim.charged = account.last if claim.demand.share else claim.demand.priority
+        account.turn += claim.charged
         return True
 
     def give_back(self, claim: Claim, ns: int) -> None:
@@ -168,7 +170,7 @@ class RateLimiter:
         self._used.subtract(claim.demand.resources)
         if claim.demand.share:
             account, used = claim.account, ns / claim.demand.share
-            account.turn += used - account.last
+            account.turn += used - claim.charged
             account.last = used
         self._wake()
 

@@ -68,15 +68,13 @@ class Opening(Protocol):
 
 @dataclass(frozen=True)
 class OnnxOpening:
-    """A model file for ONNX Runtime. `name` is what the last words of a crash call the model. `prepared` is the
-    prepared form of the file and the options to open it with, if there is one."""
+    """A model file for ONNX Runtime. `name` is what the last words of a crash call the model."""
 
     name: str
     path: Path
     options: SessionOptions
     confinement: Confinement
     json_log: bool
-    prepared: tuple[Path, SessionOptions] | None = None
 
     @property
     def files(self) -> tuple[int, ...]:
@@ -93,7 +91,7 @@ class OnnxOpening:
         process.set_running(f"model '{self.name}'")
         os.environ[ERRORS] = "log"
         begin_log("info", self.json_log, self.name)
-        return _OnnxRunner(self, link)
+        return _OnnxRunner(self.path, self.options, link)
 
 
 @dataclass
@@ -108,10 +106,10 @@ class _Plan:
 
 
 class _OnnxRunner:
-    def __init__(self, opening: OnnxOpening, link: Link) -> None:
-        from opgate.service.execution.session import open_prepared
+    def __init__(self, path: Path, options: SessionOptions, link: Link) -> None:
+        from opgate.service.execution.session import Session
 
-        self._session = open_prepared(opening.path, opening.options, opening.prepared)
+        self._session = Session(path, options)
         self._link = link
         self._options = self._session.run_options()
         self._times = link.times

@@ -146,9 +146,12 @@ class Loading:
             present = version_numbers(outcome.source.folder)
             if not present and config.HasField("ensemble_scheduling"):
                 present = [1]  # an object store can't keep the empty folder of an ensemble's version
-            versions = chosen_versions(config, present)
-            if config.name in self._only:
-                versions = [version for version in versions if version in self._only[config.name]]
+            if config.name in self._only:  # whatever the policy says now
+                versions = [version for version in self._only[config.name] if version in present]
+                for gone in sorted(set(self._only[config.name]) - set(present)):
+                    self._failed(outcome, gone, "its folder is gone")
+            else:
+                versions = chosen_versions(config, present)
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
@@ -272,7 +275,8 @@ class Loading:
         outcome = self._outcomes.get(name)
         if outcome is None:
             return self._find(name, version)
-        after = versions_after(outcome, self._serving.get(name, {}))
+        serving = self._serving.get(name, {})
+        after = {**serving, **outcome.versions} if name in self._only else versions_after(outcome, serving)
         if version <= 0 and after:  # a step that states no version has 0
             return after[max(after)]
         if version in after:

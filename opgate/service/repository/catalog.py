@@ -337,7 +337,7 @@ class Catalog:
         grows = True
         while grows:
             grows = False
-            for entry in self._entries.values():
+            for entry in list(self._entries.values()):  # a load may find models on a thread
                 if entry.config is None or entry.name in reached or not entry.wanted:
                     continue
                 if reached & set(step_models(entry.config)):

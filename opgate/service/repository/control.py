@@ -83,6 +83,8 @@ class ModelControl:
         self.residency.begin()
         self._catalog.prepared.start()
         sources, configs = await self._off_loop(self._catalog.find_all)
+        if self._settings.model_control_mode == "poll":
+            self._seen = await self._off_loop(self._stamps)
         configs = self._catalog.expect(sources, configs)
         entries = (self._catalog.entry(source.name) for source in sources)
         later = {entry.name for entry in entries if entry is not None and entry.absent}
@@ -117,10 +119,29 @@ class ModelControl:
     ) -> None:
         try:
             async with turn:
-                with self._held(sources):
-                    self._catalog.take(await self._load(sources, configs))
+                now = self._now(sources, configs)
+                with self._held(now):
+                    self._catalog.take(await self._load(now, configs))
         except Exception:
             logger.exception("loading %s failed", ", ".join(source.name for source in sources))
+
+    def _now(self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> list[Source]:
+        """Returns those of the models that are loaded now: the others are loaded when somebody asks for them, and are
+        not in memory. What is known of those holds no longer."""
+        later = []
+        for source in sources:
+            entry, config = self._catalog.entry(source.name), configs[source.name]
+            with contextlib.suppress(ServingError):  # whoever loads it says so
+                on_demand = isinstance(config, ModelConfig) and is_on_demand(config, self._settings)
+                if on_demand and (entry is None or not entry.versions):
+                    later.append(source)
+        pinned = with_steps([source.name for source in sources if source not in later], configs)
+        later = [source for source in later if source.name not in pinned]
+        for source in later:
+            if (entry := self._catalog.entry(source.name)) is not None:
+                entry.absent.clear()
+        self._catalog.expect(later, configs)
+        return [source for source in sources if source not in later]
 
     @contextlib.contextmanager
     def _held(self, sources: Iterable[Source]) -> Iterator[None]:
@@ -271,6 +292,9 @@ class ModelControl:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._polling
+        for task in (*self._under_way, *self._coming.values(), self._starting):
+            if task is not None:
+                task.cancel()  # it holds models, and its thread can't be stopped
         self._finder.shutdown(wait=False, cancel_futures=True)
         for folder in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
@@ -340,7 +364,8 @@ class ModelControl:
                 await work()
                 return
             need = await self._off_loop(lambda: self._need(outcome, versions))
-            added = await self.residency.load(step.name, need, work, outcome.versions.values)
+            first = not any(other.versions for other in loading.outcomes.values())
+            added = await self.residency.load(step.name, need, work, outcome.versions.values, first=first)
             models = list(outcome.versions.values())
             for model in models:
                 model.statistics.memory_bytes = added // len(models)
@@ -352,6 +377,9 @@ class ModelControl:
                 loading.fail(step.name, ServingError(Kind.UNAVAILABLE, text))
         except ServingError as error:
             loading.fail(step.name, error)
+        except Exception as error:
+            logger.exception("loading model '%s' failed", step.name)
+            loading.fail(step.name, ServingError(Kind.UNAVAILABLE, of_load(error)))
 
     def _need(self, outcome: Outcome, only: Collection[int] | None) -> int:
         """Returns how many bytes loading a model may take."""
@@ -364,7 +392,7 @@ class ModelControl:
             known = 0 if absent is None or absent.model is None else absent.model.statistics.memory_bytes
             prepared = self._catalog.prepared.size_of(model_file(source.folder, config, version))
             total += needed(known, prepared, size_of_files(source.folder / str(version)))
-        return total
+        return max(1, total)
 
     async def _find(
         self, names: Sequence[str], override: Override | None, stack: contextlib.AsyncExitStack
@@ -381,20 +409,21 @@ class ModelControl:
         return sources, configs
 
     def _found(
-        self, names: Iterable[str], override: Override | None
+        self, names: Iterable[str], override: Override | None, *, gone: bool = False
     ) -> tuple[list[Source], dict[str, ModelConfig | ServingError]]:
         self._repositories.refresh()
         found = self._repositories.find()
         sources: dict[str, Source] = {}
         configs: dict[str, ModelConfig | ServingError] = {}
-        todo = list(names)
+        todo = [name for name in names if name in found or not gone]
         while todo:
             name = todo.pop()
             if name in sources:
                 continue
             entry = self._catalog.entry(name)
             try:
-                if name not in names and entry is not None and entry.versions and entry.source is not None:
+                there = entry is not None and (entry.versions or entry.absent)
+                if name not in names and entry is not None and there and entry.source is not None:
                     sources[name] = entry.source  # a step that serves what a client has sent keeps that
                 else:
                     sources[name] = self._source(name, found, override if name in names else None)
@@ -404,7 +433,7 @@ class ModelControl:
             configs.update(read_configs([sources[name]], False))
             config = configs[name]
             if isinstance(config, ModelConfig):
-                todo += [step for step in step_models(config) if step in found]
+                todo += [step for step in step_models(config) if step in found or self._has_source(step)]
         for user in self._catalog.users_of(sources):
             if user.name not in sources and user.source is not None and self._may_come_back(user, sources):
                 sources[user.name] = user.source
@@ -414,6 +443,11 @@ class ModelControl:
                         sources[step] = entry.source
                 configs.update(read_configs([s for s in sources.values() if s.name not in configs], False))
         return list(sources.values()), configs
+
+    def _has_source(self, name: str) -> bool:
+        """Returns whether a model can be loaded that no repository has: a client has sent it."""
+        entry = self._catalog.entry(name)
+        return entry is not None and entry.source is not None and bool(entry.versions or entry.absent)
 
     def _may_come_back(self, user: Entry, sources: Collection[str]) -> bool:
         """Returns whether an ensemble serves, or is not served only because of models that are loaded now."""
@@ -466,22 +500,11 @@ class ModelControl:
         """Loads what is new or has changed, and lets go what is gone."""
         stamps = await self._off_loop(self._stamps)
         changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
-        before, self._seen = self._seen, stamps
         if changed:
             async with self._finding:
-                sources, configs = await self._off_loop(lambda: self._found(changed, None))
-                later = []
-                for source in sources:
-                    entry, config = self._catalog.entry(source.name), configs[source.name]
-                    new = entry is None or not entry.versions
-                    if new and isinstance(config, ModelConfig) and is_on_demand(config, self._settings):
-                        later.append(source)
-                        if entry is not None and source.name in before:
-                            entry.absent.clear()  # what is known of it holds no longer
-                configs = self._catalog.expect(later, configs)
-                later_names = {source.name for source in later if isinstance(configs[source.name], ModelConfig)}
-                now = with_steps([source.name for source in sources if source.name not in later_names], configs)
-                self._load_groups([source for source in sources if source.name in now], configs)
+                sources, configs = await self._off_loop(lambda: self._found(changed, None, gone=True))
+                self._load_groups(sources, configs)
+        self._seen = stamps
         gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
         for entry in gone:
             users = self._catalog.users_of([entry.name])

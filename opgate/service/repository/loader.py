@@ -354,7 +354,10 @@ def _claims(config: ModelConfig, limiter: RateLimiter | None, sessions: Sequence
     share = _share(config)
     if limiter is not None and limiter.fair:
         needed = [
-            replace(demand, resources={**demand.resources, CORE: 1}, share=share) if session.gpu is None else demand
+            # A model in Python may wait for another one, which needs a core.
+            demand
+            if session.gpu is not None or session.takes_requests
+            else replace(demand, resources={**demand.resources, CORE: 1}, share=share)
             for demand, session in zip(needed, sessions, strict=True)
         ]
     return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
@@ -525,13 +528,12 @@ def _sessions(
                 continue
             options = on_cpu if device is None else replace(on_gpu, gpu=device)
             found = None
-            if prepared is not None and not in_python:
+            if prepared is not None and not isolated:  # nobody trusts the file of an isolated model
                 # Several gateway processes share the pages of a prepared file, so that is worth waiting for.
                 digests = [library.digest for library in libraries]
                 found = prepared.find(path, options, digests, wait=settings.workers > 1)
             if isolated:
-                json_log = settings.log_format == "json"
-                opening = OnnxOpening(config.name, path, options, confinement(settings), json_log, found)
+                opening = OnnxOpening(config.name, path, options, confinement(settings), settings.log_format == "json")
                 session: ModelSession = ProcessSession(config.name, opening, worker_limits(settings))
             else:
                 session = open_prepared(path, options, found)

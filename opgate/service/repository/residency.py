@@ -27,6 +27,8 @@ _SOON, _MANY = 60.0, 10
 # Opening a model file takes this many times its size for a while, because it is read, parsed and laid out.
 _OPENING = 2.5
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+# Bytes that a model has of which nobody knows how many.
+_LEAST = 1 << 20
 # Seconds between two looks whether models in use have become idle.
 _LOOK = 0.05
 
@@ -131,19 +133,20 @@ class Residency:
         return self.used
 
     async def load(
-        self, name: str, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
+        self,
+        name: str,
+        need: int,
+        work: Callable[[], Awaitable[None]],
+        loaded: Callable[[], Iterable[LoadedModel]],
+        *,
+        first: bool = True,
     ) -> int:
         """Loads a model that needs so many bytes, when there is room. Models that were idle for longest make it.
-        `loaded` returns what came of it.
+        `loaded` returns what came of it. Unless it is the `first`, others have been loaded that belong to it.
 
         Returns the bytes that the load added. Raises ServingError (OVERLOADED) if models in use take the room.
         """
-        async with self._order:
-            await self._make_room(name, need)
-            if not self._reserved:
-                self._before, self._together = await self.measure(), 0
-            self._reserved += need
-            self._together += need
+        await self._reserve(name, need, first)
         try:
             await work()
             added = await self.measure(loaded()) - self._before
@@ -152,28 +155,46 @@ class Residency:
         finally:
             self._reserved -= need
 
-    async def _make_room(self, name: str, need: int) -> None:
+    async def _reserve(self, name: str, need: int, first: bool) -> None:
+        """Keeps room for a load. Others look for theirs while it waits."""
         end = time.monotonic() + self._patience
-        trimmed = False
+        while True:
+            async with self._order:
+                if await self._make_room(name, need, first):
+                    if not self._reserved:
+                        self._before, self._together = await self.measure(), 0
+                    self._reserved += need
+                    self._together += need
+                    return
+            if time.monotonic() > end:
+                raise ServingError(Kind.OVERLOADED, self._no_room(name, need))
+            await asyncio.sleep(_LOOK)
+
+    async def _make_room(self, name: str, need: int, first: bool) -> bool:
+        """Lets models go until there is room, or no other can go. Returns whether there is.
+
+        Raises ServingError (OVERLOADED) if there will be none.
+        """
+        trimmed = True
         while await self.measure() + self._reserved + need > self.budget:
             over = await self.measure(exact=True) + self._reserved + need - self.budget
             if over <= 0:
-                return
-            if leaving := self._idle(over):
+                break
+            if not trimmed:  # what the models had may lie in the memory of allocators
+                await self._give_back()
+                trimmed = True
+            elif leaving := self._idle(over):
                 used = await self.measure()
                 await self._let_go(leaving)
                 self._before -= used - await self.measure()
                 trimmed = False
-                continue
-            if not trimmed:
-                await self._give_back()
-                trimmed = True
-                continue
-            if not self._reserved and not any(True for _ in self._models.resident()):
-                return  # nothing else is there: only the load can tell what it takes
-            if time.monotonic() > end:
-                raise ServingError(Kind.OVERLOADED, self._no_room(name, need))
-            await asyncio.sleep(_LOOK)
+            elif not self._reserved and not any(True for _ in self._models.resident()):
+                if not first:  # those others have the memory
+                    raise ServingError(Kind.OVERLOADED, self._no_room(name, need))
+                break  # only the load can tell what it takes
+            else:
+                return False
+        return True
 
     def _no_room(self, name: str, need: int) -> str:
         used = f"models that can't leave take {self.used} bytes, loads under way {self._reserved}"
@@ -195,7 +216,7 @@ class Residency:
             for one in group:
                 if one not in leaving:
                     leaving[one] = None
-                    over -= one.statistics.memory_bytes
+                    over -= max(_LEAST, one.statistics.memory_bytes)
         return list(leaving)
 
     async def _let_go(self, models: Sequence[LoadedModel]) -> None:
