@@ -278,6 +278,21 @@ def test_a_call_of_a_model_in_python_loads_the_model(tmp_path):
         assert resident(server) == {"calls", "called"}
 
 
+def test_models_in_python_wait_for_others_without_a_core(tmp_path):
+    """As many calls as there are cores would wait for each other otherwise."""
+    for i in range(4):
+        write(tmp_path, f"calls{i}", "", CALLS)
+    double(tmp_path, "called", batching())
+    with (
+        running(tmp_path, "--allow-python-models", "--rate-limit", "fair") as server,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        began = time.monotonic()
+        for y in pool.map(lambda i: ask(server, f"calls{i % 4}", ONES), range(200)):
+            assert (y == 2).all()
+        assert time.monotonic() - began < 30
+
+
 class TestBudget:
     """Eight models of 16 MiB where three have room."""
 
