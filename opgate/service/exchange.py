@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
+from opgate.service.client_limits import ClientLimits
 from opgate.service.core.errors import (
     Kind,
     NotLoadedError,
@@ -121,7 +122,8 @@ class Exchange(Generic[A]):
     def _bring(self, again: Callable[[], None]) -> None:
         """Loads the model, and calls `again` then. Refuses the request if that fails or takes longer than its
         timeout."""
-        if not self.asked_ns and (beyond := self._beyond_limit()) is not None:
+        limits = self.gateway.client_limits
+        if limits is not None and not self.asked_ns and (beyond := self._beyond(limits)) is not None:
             self.refuse(beyond)
             return
         waits, now = True, perf_counter_ns()
@@ -147,11 +149,8 @@ class Exchange(Generic[A]):
             timer = asyncio.get_running_loop().call_later(max(0.0, left), end, too_late(self.model, timeout_us))
         self.gateway.bring(self.model, self.version, end)
 
-    def _beyond_limit(self) -> ServingError | None:
+    def _beyond(self, limits: ClientLimits) -> ServingError | None:
         """Counts the request for its client. Returns the error for a client that sends more than it may."""
-        limits = self.gateway.client_limits
-        if limits is None:
-            return None
         client, rate, seconds = limits.take(self.headers, self.peer)
         return limited(client, rate, seconds) if seconds else None
 
@@ -160,7 +159,8 @@ class Exchange(Generic[A]):
 
         The answer may be sent before this returns. A client that sends more than it may is refused.
         """
-        if not self.asked_ns and (error := self._beyond_limit()) is not None:
+        limits = self.gateway.client_limits
+        if limits is not None and not self.asked_ns and (error := self._beyond(limits)) is not None:
             served.failed(error)
             self.refuse(error)
             return
