@@ -33,6 +33,8 @@ from onnx import TensorProto, helper
 from tritonclient import http
 
 from benchmarks.serve_overhead import machine
+from opgate.service.execution.prepared import PreparedModels
+from opgate.service.execution.session import SessionOptions
 from tests.system.resources import descendants
 from tests.system.running import ROOT, Server
 
@@ -231,9 +233,8 @@ def cold(repository: Repository, options: argparse.Namespace, cache: Path) -> li
 
 
 def are_prepared(cache: Path, paths: Sequence[Path]) -> bool:
-    of = {json.loads(about.read_text()).get("of", "") for about in cache.glob("*/about.json")}
-    found = {Path(path).stat().st_ino for path in of if path and Path(path).is_file()}
-    return all(path.stat().st_ino in found for path in paths)
+    found = PreparedModels(cache, 1 << 40)
+    return all(found.find(path, SessionOptions(), ()) is not None for path in paths)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
@@ -363,6 +364,8 @@ def workers(repository: Repository, options: argparse.Namespace, cache: Path) ->
     total = sum(repository.sizes[name] for name in names)
     with tempfile.TemporaryDirectory(dir=repository.folder.parent) as folder:
         place = repository.subset(Path(folder), names)
+        with serving(place, cache=cache) as (server, _):
+            wait_until(lambda: are_prepared(cache, [place / name / "1" / "model.onnx" for name in names]))
         for what, kept in (("as the files are", None), ("prepared", cache)):
             of = {}
             for count in (1, 4):
@@ -467,7 +470,8 @@ def main() -> None:
         "# Many models",
         "",
         f"`python benchmarks/many_models.py --models {options.models} --largest {options.largest} --seconds "
-        f"{options.seconds:g} --budget {options.budget}` on {machine()}. The models have 1 to {options.largest} MiB,",
+        f"{options.seconds:g} --budget {options.budget} --parts {options.parts}` on {machine()}. The models have 1 to "
+        f"{options.largest} MiB,",
         f"{size / 1024:.1f} GiB together.",
         "",
         *(line for page in pages for line in page),
