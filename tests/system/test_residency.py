@@ -362,8 +362,8 @@ class TestBudget:
     def test_a_model_with_a_sequence_under_way_stays(self, tmp_path):
         accumulator(tmp_path, "counts", idle_us=60_000_000)
         for i in range(6):
-            large(tmp_path, f"m{i}", 4, i)
-        options = ("--model-memory", "80MiB", "--model-cache-byte-size", "0")
+            large(tmp_path, f"m{i}", 8, i)
+        options = ("--model-memory", "150MiB", "--model-cache-byte-size", "0")
         with running(tmp_path, *options) as server, connect(server, "http") as client:
 
             def step(**options):
