@@ -143,9 +143,7 @@ class Loading:
         assert config is not None  # `plan` has looked
         try:
             is_on_demand(config, self._settings)  # raises if the config says something else
-            present = version_numbers(outcome.source.folder)
-            if not present and config.HasField("ensemble_scheduling"):
-                present = [1]  # an object store can't keep the empty folder of an ensemble's version
+            present = present_versions(outcome.source, config)
             if config.name in self._only:  # whatever the policy says now
                 versions = [version for version in self._only[config.name] if version in present]
                 for gone in sorted(set(self._only[config.name]) - set(present)):
@@ -335,6 +333,14 @@ def read_configs(sources: Sequence[Source], triton: bool) -> dict[str, ModelConf
         except OSError as error:
             configs[source.name] = ConfigError(f"the folder can't be read: {error}")
     return configs
+
+
+def present_versions(source: Source, config: ModelConfig) -> list[int]:
+    """Returns the versions of which a model has a folder. Raises OSError."""
+    present = version_numbers(source.folder)
+    if not present and config.HasField("ensemble_scheduling"):
+        return [1]  # an object store can't keep the empty folder of an ensemble's version
+    return present
 
 
 def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:

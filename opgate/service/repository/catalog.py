@@ -23,6 +23,7 @@ from opgate.service.repository.background_loads import (
     Outcome,
     chosen_versions,
     needed_by,
+    present_versions,
     read_configs,
     unavailable,
     versions_after,
@@ -30,7 +31,6 @@ from opgate.service.repository.background_loads import (
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, Shared, cores_of, limits_of
-from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Repositories, Source, only_source
 from opgate.service.repository.residency import is_on_demand
 from opgate.service.settings import Settings
@@ -182,10 +182,7 @@ class Catalog:
                     if source.name not in self._entries:
                         self._entries[source.name] = Entry(source.name, source, reasons={0: _LOADING})
                     continue
-                present = version_numbers(source.folder)
-                if not present and config.HasField("ensemble_scheduling"):
-                    present = [1]
-                versions = chosen_versions(config, present)
+                versions = chosen_versions(config, present_versions(source, config))
             except (ServingError, OSError) as error:
                 configs[source.name] = error if isinstance(error, ServingError) else ConfigError(str(error))
                 continue

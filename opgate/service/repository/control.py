@@ -88,7 +88,7 @@ class ModelControl:
         configs = self._catalog.expect(sources, configs)
         entries = (self._catalog.entry(source.name) for source in sources)
         later = {entry.name for entry in entries if entry is not None and entry.absent}
-        now = with_steps([source.name for source in sources if source.name not in later], configs)
+        now = set(with_steps([source.name for source in sources if source.name not in later], configs.get))
         tasks = self._load_groups([source for source in sources if source.name in now], configs)
         starting = asyncio.create_task(self._start(tasks))
         await asyncio.wait([starting], timeout=patience)
@@ -135,7 +135,7 @@ class ModelControl:
                 on_demand = isinstance(config, ModelConfig) and is_on_demand(config, self._settings)
                 if on_demand and (entry is None or not entry.versions):
                     later.append(source)
-        pinned = with_steps([source.name for source in sources if source not in later], configs)
+        pinned = with_steps([source.name for source in sources if source not in later], configs.get)
         later = [source for source in later if source.name not in pinned]
         for source in later:
             if (entry := self._catalog.entry(source.name)) is not None:
@@ -420,11 +420,9 @@ class ModelControl:
             name = todo.pop()
             if name in sources:
                 continue
-            entry = self._catalog.entry(name)
             try:
-                there = entry is not None and (entry.versions or entry.absent)
-                if name not in names and entry is not None and there and entry.source is not None:
-                    sources[name] = entry.source  # a step that serves what a client has sent keeps that
+                if name not in names and (source := self._known_source(name)) is not None:
+                    sources[name] = source  # a step that serves what a client has sent keeps that
                 else:
                     sources[name] = self._source(name, found, override if name in names else None)
             except ConfigError as error:
@@ -433,7 +431,7 @@ class ModelControl:
             configs.update(read_configs([sources[name]], False))
             config = configs[name]
             if isinstance(config, ModelConfig):
-                todo += [step for step in step_models(config) if step in found or self._has_source(step)]
+                todo += [step for step in step_models(config) if step in found or self._known_source(step)]
         for user in self._catalog.users_of(sources):
             if user.name not in sources and user.source is not None and self._may_come_back(user, sources):
                 sources[user.name] = user.source
@@ -444,10 +442,10 @@ class ModelControl:
                 configs.update(read_configs([s for s in sources.values() if s.name not in configs], False))
         return list(sources.values()), configs
 
-    def _has_source(self, name: str) -> bool:
-        """Returns whether a model can be loaded that no repository has: a client has sent it."""
+    def _known_source(self, name: str) -> Source | None:
+        """Returns where a model is from that serves or is loaded on demand, None if there is no such model."""
         entry = self._catalog.entry(name)
-        return entry is not None and entry.source is not None and bool(entry.versions or entry.absent)
+        return entry.source if entry is not None and (entry.versions or entry.absent) else None
 
     def _may_come_back(self, user: Entry, sources: Collection[str]) -> bool:
         """Returns whether an ensemble serves, or is not served only because of models that are loaded now."""
@@ -478,15 +476,13 @@ class ModelControl:
             self._finder.submit(shutil.rmtree, old, True)
 
     def _with_steps(self, name: str) -> list[str]:
-        names: list[str] = []
-        todo = [name]
-        while todo:
-            name = todo.pop()
+        """Returns a model and those of its steps, as they are known."""
+
+        def config(name: str) -> ModelConfig | None:
             entry = self._catalog.entry(name)
-            if name not in names:
-                names.append(name)
-                todo += step_models(entry.config) if entry is not None and entry.config is not None else []
-        return names
+            return None if entry is None else entry.config
+
+        return with_steps([name], config)
 
     async def _poll(self) -> None:
         while True:
@@ -534,24 +530,24 @@ def _failure(name: str, outcome: Outcome) -> ServingError | None:
     return invalid(f"failed to load '{name}': {reasons}")
 
 
-def with_steps(names: Iterable[str], configs: Mapping[str, ModelConfig | ServingError]) -> set[str]:
+def with_steps(names: Iterable[str], config_of: Callable[[str], ModelConfig | ServingError | None]) -> list[str]:
     """Returns the names of models and of those of their steps."""
-    found: set[str] = set()
+    found: dict[str, None] = {}
     todo = list(names)
     while todo:
         name = todo.pop()
         if name not in found:
-            found.add(name)
-            config = configs.get(name)
+            found[name] = None
+            config = config_of(name)
             todo += step_models(config) if isinstance(config, ModelConfig) else []
-    return found
+    return list(found)
 
 
 def _groups(sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> list[list[Source]]:
     """Returns the models that belong together: ensembles and the models of their steps."""
     groups: dict[str, set[str]] = {source.name: {source.name} for source in sources}
     for source in sources:
-        for name in with_steps([source.name], configs) & groups.keys():
+        for name in groups.keys() & with_steps([source.name], configs.get):
             if groups[name] is not groups[source.name]:
                 groups[source.name] |= groups[name]
                 for member in groups[name]:

@@ -97,7 +97,6 @@ class Residency:
         """`budget` are the bytes that models may take, 0 for any number. A load waits `patience` seconds for room."""
         self.budget = budget
         self.used = 0  # bytes, when it was last measured
-        self.evictions = 0
         self.again = 0  # loads of models that left a short while before
         self._models = models
         self._give_back = give_back
@@ -224,7 +223,6 @@ class Residency:
         for model in models:
             self._left[model.spec.name, model.spec.version] = now
             model.statistics.evictions += 1
-        self.evictions += len(models)
         logger.info("models leave memory: %s", ", ".join(model.spec.name for model in models))
         await self._models.let_go(models)
 
