@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -34,13 +35,16 @@ from tritonclient import http
 
 from benchmarks.serve_overhead import machine
 from opgate.service.execution.prepared import PreparedModels
-from opgate.service.execution.session import SessionOptions
+from opgate.service.execution.session import Session, SessionOptions
+from opgate.triton import default_folder
 from tests.system.resources import descendants
-from tests.system.running import ROOT, Server
+from tests.system.running import ROOT, Server, free_port
 
 SIDE = 512  # a weight has 1 MiB
 X = np.linspace(-1, 1, SIDE, dtype=np.float32).reshape(1, SIDE)
 MIB = 1 << 20
+DISABLED = "session.disable_prepacking"
+NOT_PACKED = f'parameters {{ key: "{DISABLED}" value: {{ string_value: "1" }} }}'
 
 
 class Repository:
@@ -232,9 +236,9 @@ def cold(repository: Repository, options: argparse.Namespace, cache: Path) -> li
     ]
 
 
-def are_prepared(cache: Path, paths: Sequence[Path]) -> bool:
+def are_prepared(cache: Path, paths: Sequence[Path], options: SessionOptions | None = None) -> bool:
     found = PreparedModels(cache, 1 << 40)
-    return all(found.find(path, SessionOptions(), ()) is not None for path in paths)
+    return all(found.find(path, options or SessionOptions(), ()) is not None for path in paths)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
@@ -303,8 +307,6 @@ def zipf(repository: Repository, options: argparse.Namespace, cache: Path) -> li
 
 
 def metrics(server: Server) -> dict[str, float]:
-    import urllib.request
-
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
@@ -316,21 +318,24 @@ def start(repository: Repository, options: argparse.Namespace, cache: Path) -> l
     evict_page_cache([repository.folder / name / "1" / "model.onnx" for name in names])
     rows: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=repository.folder.parent) as folder:
-        place = repository.subset(Path(folder), names)
+        place = repository.subset(Path(folder) / "models", names)
         ways: list[tuple[str, list[str], Path | None, Path]] = [
             ("one after the other", ["--model-load-thread-count", "1"], None, ROOT),
-            ("4 side by side", ["--model-load-thread-count", "4"], None, ROOT),
-            ("prepared, 4 side by side", ["--model-load-thread-count", "4"], cache, ROOT),
+            ("side by side", [], None, ROOT),
+            ("prepared, side by side", [], cache, ROOT),
         ]
         if options.before is not None:
             ways.insert(0, ("before", [], None, options.before))
-        with serving(place, cache=cache) as (server, _):  # prepares those that are not
-            files = [place / name / "1" / "model.onnx" for name in names]
-            wait_until(lambda: are_prepared(cache, files))
+        unpacked = repository.subset(Path(folder) / "unpacked", names, NOT_PACKED)
+        ways.append(("prepared, weights not packed, side by side", [], cache, ROOT))
+        for which, session in ((place, SessionOptions()), (unpacked, SessionOptions(entries={DISABLED: "1"}))):
+            with serving(which, cache=cache) as (server, _):  # prepares those that are not
+                files = [which / name / "1" / "model.onnx" for name in names]
+                wait_until(lambda files=files, session=session: are_prepared(cache, files, session))
         empty = tempfile.mkdtemp()
         for _ in range(3):
             for what, more, kept, tree in [("no model", [], None, ROOT), *ways]:
-                where = Path(empty) if what == "no model" else place
+                where = Path(empty) if what == "no model" else unpacked if "not packed" in what else place
                 with serving(where, *more, cache=kept, tree=tree) as (server, seconds):
                     rows.setdefault(what, []).append(seconds)
                     if what != "no model":
@@ -352,7 +357,32 @@ def start(repository: Repository, options: argparse.Namespace, cache: Path) -> l
             own = float(np.median(seconds)) - none
             lines.append(f"| {what} | {own:.2f} | {slow / own:.1f} |")
     print("\n".join(lines), flush=True)
-    return [*lines, ""]
+    largest = max(names, key=lambda name: repository.sizes[name])
+    return [*lines, "", *run_times(repository.folder / largest / "1" / "model.onnx"), ""]
+
+
+def run_times(path: Path) -> list[str]:
+    """What a model takes whose weights are not packed."""
+    sessions = [Session(path, SessionOptions(entries=entries)) for entries in ({}, {DISABLED: "1"})]
+    lines = []
+    for rows in (1, 4, 16, 64):
+        x = np.repeat(X, rows, axis=0)
+        times: list[list[float]] = [[], []]
+        for _ in range(15):
+            for session, taken in zip(sessions, times, strict=True):
+                began = time.perf_counter()
+                session.run(["y"], {"x": x})
+                taken.append(time.perf_counter() - began)
+        packed, unpacked = (float(np.median(taken)) for taken in times)
+        lines.append(f"| {rows} | {ms(packed)} | {ms(unpacked)} | {unpacked / packed:.1f} |")
+    return [
+        f"With the parameter `{DISABLED}` ONNX Runtime does not pack the weights. Runs of the largest of these",
+        "models on one thread, medians of 15:",
+        "",
+        "| rows | packed | not packed | times |",
+        "|---|---|---|---|",
+        *lines,
+    ]
 
 
 def workers(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
@@ -394,56 +424,136 @@ def workers(repository: Repository, options: argparse.Namespace, cache: Path) ->
     ]
 
 
+OPENS = """
+import sys
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads = 1
+for line in sys.stdin:
+    ort.InferenceSession(line.strip(), options)
+    print(flush=True)
+"""
+
+
+@contextmanager
+def opener() -> Iterator[Callable[[Path], object]]:
+    """Yields a function that lets a process of its own open a file with ONNX Runtime and close it again."""
+    process = subprocess.Popen([sys.executable, "-c", OPENS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    given, told = process.stdin, process.stdout
+
+    def open_one(path: Path) -> None:
+        print(path, file=given, flush=True)
+        told.readline()
+
+    try:
+        yield open_one
+    finally:
+        given.close()
+        process.wait()
+
+
 def hot(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
     """A model that gets requests all the time, while others are loaded."""
     small = min(repository.names, key=lambda name: repository.sizes[name])
-    others = [name for name in repository.names if name != small]
+    others = [name for name in repository.names if name != small][:100]
+    files = [repository.folder / name / "1" / "model.onnx" for name in others]
+    with serving(repository.folder, "--model-memory", "16GiB", cache=cache) as (server, _):
+        for name in others:
+            Client(server).ask(name)
+        wait_until(lambda: are_prepared(cache, files))
     lines = []
-    for what, kept in (("as the files are", None), ("prepared", cache)):
-        with serving(repository.folder, "--model-memory", options.budget, cache=kept) as (server, _):
-            client = Client(server)
+    ways = [("as the files are", None), ("prepared", cache), ("as they are, opened by another process", None)]
+    for what, kept in ways:
+        started = serving(repository.folder, "--model-memory", options.budget, cache=kept)
+        with started as (server, _), ExitStack() as stack:
+            client, other = Client(server), Client(server)
+            open_one: Callable[[str], object] = other.ask
+            if "another process" in what:
+                foreign = stack.enter_context(opener())
+                open_one = lambda name, foreign=foreign: foreign(repository.folder / name / "1" / "model.onnx")  # noqa: E731
             for _ in range(500):
                 client.ask(small)
-            quiet = [client.ask(small)[0] for _ in range(3000)]
-            end = threading.Event()
-            loads = 0
+            quiet = [client.ask(small)[0] for _ in range(5000)]
 
-            def load(end: threading.Event = end, server: Server = server) -> None:
-                nonlocal loads
-                other = Client(server)
+            def load(open_one: Callable[[str], object] = open_one) -> None:
                 for name in others:
-                    if end.is_set():
-                        return
-                    other.ask(name)
-                    loads += 1
+                    open_one(name)
                     time.sleep(0.1)
 
             thread = threading.Thread(target=load)
             thread.start()
-            began, busy = time.monotonic(), []
-            while time.monotonic() - began < 20:
+            busy = []
+            while thread.is_alive():
                 busy.append(client.ask(small)[0])
-            end.set()
-            thread.join()
         row = [float(np.percentile(values, part)) for values in (quiet, busy) for part in (50, 99)]
-        lines.append(
-            f"| {what} | {ms(row[0])} | {ms(row[1])} | {ms(row[2])} | {ms(row[3])} | {row[3] / row[1]:.2f} | {loads} |"
-        )
+        lines.append(f"| {what} | {ms(row[0])} | {ms(row[1])} | {ms(row[2])} | {ms(row[3])} | {row[3] / row[1]:.2f} |")
         print(lines[-1], flush=True)
     return [
         "## A model in use while others are loaded",
         "",
-        "One client asks the smallest model all the time. For 20 s a second client asks the others, each for the first",
-        "time, a tenth of a second after the answer before.",
+        f"One client asks the smallest model all the time. A second client asks {len(others)} others, each for the",
+        "first time, a tenth of a second after the answer before. In the last row it asks none: a process that has",
+        "nothing to do with the gateway opens the same files in the same way, and closes them.",
         "",
-        "| files | p50, quiet | p99, quiet | p50 beside loads | p99 beside loads | p99, times | loads |",
-        "|---|---|---|---|---|---|---|",
+        "| files | p50, quiet | p99, quiet | p50 beside loads | p99 beside loads | p99, times |",
+        "|---|---|---|---|---|---|",
         *lines,
         "",
     ]
 
 
-PARTS = {"cold": cold, "start": start, "workers": workers, "hot": hot, "zipf": zipf}
+TRITON = """backend: "onnxruntime"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: [512] }
+output { name: "y" data_type: TYPE_FP32 dims: [512] }
+"""
+
+
+def triton(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
+    """The start of 100 models in Triton, and their memory. Triton loads none on demand."""
+    names = repository.names[: min(100, len(repository.names))]
+    lines = []
+    with tempfile.TemporaryDirectory(dir=repository.folder.parent) as folder:
+        place = repository.subset(Path(folder), names, TRITON)
+        ports = [str(free_port()) for _ in range(3)]
+        command = [sys.executable, "-m", "opgate", "triton", "--model-repository", str(place)]
+        for option, port in zip(("--http-port", "--grpc-port", "--metrics-port"), ports, strict=True):
+            command += [option, port]
+        command += ["--start-timeout", "600", "--install-into", str(options.triton)]
+        began = time.monotonic()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
+            try:
+                wait_until(lambda: is_ready(f"http://127.0.0.1:{ports[0]}"))
+                lines.append(f"| Triton | {time.monotonic() - began:.1f} s | {pss(process.pid) // MIB} MiB |")
+            finally:
+                process.terminate()
+        with serving(place, cache=cache) as (server, seconds):
+            lines.append(f"| opgate | {seconds:.1f} s | {pss(server.process.pid) // MIB} MiB |")
+    print("\n".join(lines), flush=True)
+    return [
+        "## The start of 100 models in Triton",
+        "",
+        "Triton is the server of the package nvidia-pytriton. It has no backend for ONNX Runtime, so one in Python",
+        "stands in, with a process for each model: these figures are not those of Triton's own backend. They are the",
+        "time from the start of the process until the server is ready, and the memory of all its processes then.",
+        "",
+        "| server | ready after | memory |",
+        "|---|---|---|",
+        *lines,
+        "",
+    ]
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+PARTS = {"cold": cold, "start": start, "workers": workers, "hot": hot, "zipf": zipf, "triton": triton}
 
 
 def main() -> None:
@@ -456,6 +566,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--triton", type=Path, default=default_folder(), help="where `opgate triton` has its server")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/many_models.md")
     options = parser.parse_args()
     with ExitStack() as stack:

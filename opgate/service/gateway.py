@@ -291,14 +291,6 @@ class Gateway:
             return False
         return not (self.settings.strict_readiness and self.catalog.unavailable())
 
-    async def reading(self, name: str, version: str = "") -> Reading:
-        """Finds a model and returns a context in which its request is read, decoded and checked.
-
-        An error that is raised inside counts as a failure of the model, and the context doesn't catch it. Raises
-        ServingError as `found` does.
-        """
-        return Reading(await self.found(name, version))
-
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Counts bytes that a request holds besides its body, until the block ends.

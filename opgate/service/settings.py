@@ -12,6 +12,7 @@ from pydantic import ByteSize, Field, ValidationInfo, field_validator, model_val
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
+from opgate.cpu import usable_cores
 from opgate.service.client_limits import read_limits
 from opgate.service.execution.rate_limiter import read_supplies
 from opgate.service.header_forwarding import read_pattern
@@ -259,7 +260,7 @@ class Settings(BaseSettings):
         ByteSize, Flag("Bytes of prepared models that are kept. With 0 none is prepared.", default="16GiB")
     ] = ByteSize(16 << 30)
     model_load_thread_count: Annotated[int, Flag("Models that are loaded side by side.")] = Field(
-        default=4, ge=1, le=256
+        default_factory=lambda: min(max(2, usable_cores()), 8), ge=1, le=256
     )
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 

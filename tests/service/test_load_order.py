@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.gateway import Gateway
 from opgate.service.repository import background_loads, load_order
-from opgate.service.repository.load_order import LoadThreads, Turns, on_thread
+from opgate.service.repository.load_order import LoadThreads, Turns
 from opgate.service.repository.overrides import Override
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import until
@@ -130,13 +132,44 @@ class TestLoadThreads:
 
         asyncio.run(main())
 
-    def test_nobody_waits_for_it_any_more(self):
+    def test_work_goes_on_that_nobody_waits_for_any_more(self):
         async def main():
-            go = threading.Event()
-            future = on_thread(go.wait, "t")
-            future.cancel()
-            go.set()
+            threads, go, done = LoadThreads(1), threading.Event(), threading.Event()
+            waiting = asyncio.create_task(threads.run("m", lambda: go.wait() and done.set()))
             await asyncio.sleep(0.05)
+            waiting.cancel()
+            go.set()
+            assert await threads.run("n", lambda: 7) == 7
+            assert done.wait(5) and not threads.loading
+
+        asyncio.run(main())
+
+    def test_a_thread_loads_the_next_model_keeps_none_and_ends_when_idle(self, monkeypatch):
+        class Model: ...
+
+        def work():
+            thread = threading.current_thread()
+            return thread, thread.name, Model()
+
+        async def main():
+            threads = LoadThreads(2)
+            monkeypatch.setattr(load_order, "_IDLE", 0.3)
+            first, name, model = await threads.run("first", work)
+            kept = weakref.ref(model)
+            del model
+            assert name == "load-first"
+            for i in range(5):
+                thread, name, _ = await threads.run(f"m{i}", work)
+                assert thread is first and name == f"load-m{i}"
+            gc.collect()
+            assert kept() is None
+            both = await asyncio.gather(*(threads.run("slow", lambda: (time.sleep(0.1), work())) for _ in range(2)))
+            found = {thread for _, (thread, *_) in both}
+            assert len(found) == 2 and first in found
+            for thread in found:
+                thread.join(5)
+                assert not thread.is_alive()
+            assert (await threads.run("later", work))[1] == "load-later"
 
         asyncio.run(main())
 

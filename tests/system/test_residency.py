@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import shutil
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,6 +31,7 @@ from tests.system.test_python_models import write
 SIZE = 1024  # rows and columns of a weight: 4 MiB
 WEIGHT = SIZE * SIZE * 4
 ON_DEMAND = 'parameters { key: "residency" value { string_value: "on_demand" } }'
+KSERVE = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,1,1,1]}]}'
 ALWAYS = 'parameters { key: "residency" value { string_value: "always" } }'
 
 
@@ -210,16 +213,46 @@ class TestTimeouts:
         with running(tmp_path, "--allow-python-models") as server:
             yield server
 
-    @pytest.mark.parametrize("protocol", ["http", "grpc"])
-    def test_a_request_waits_no_longer_than_it_wants(self, slow, protocol):
+    @pytest.mark.parametrize(
+        ("protocol", "packed"),
+        [("http", {}), ("http", {"request_compression_algorithm": "gzip"}), ("grpc", {})],
+        ids=["http", "packed-http", "grpc"],
+    )
+    def test_a_request_waits_no_longer_than_it_wants(self, slow, protocol, packed):
         with connect(slow, protocol) as client:
             module = CLIENTS[protocol]
             given = module.InferInput("x", [4], "FP32")
             given.set_data_from_numpy(np.ones(4, np.float32))
             began = time.monotonic()
             with pytest.raises(InferenceServerException, match="timeout of 300000 us ran out"):
-                client.infer("sleeps", [given], timeout=300_000)
+                client.infer("sleeps", [given], timeout=300_000, **packed)
             assert 0.25 < time.monotonic() - began < 3
+            assert (client.infer("sleeps", [given], timeout=60_000_000, **packed).as_numpy("y") == 2).all()
+
+
+@pytest.mark.parametrize("path", ["/predict/{}", "/v2/models/{}/generate", "/v2/models/{}/infer"])
+def test_a_client_that_sends_more_than_it_may_loads_nothing(tmp_path, path):
+    for name in ("a", "b"):
+        double(tmp_path, name, "max_batch_size: 0 " + ON_DEMAND)
+    body = KSERVE if path.endswith("infer") else b'{"x": [1, 1, 1, 1]}'
+    headers = {"Content-Type": "application/json"}
+    if path.endswith("infer"):
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    with running(tmp_path, "--client-limit", "*:0.05") as server:
+
+        def status(name):
+            request = urllib.request.Request(server.url + path.format(name), body, headers)
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert status("a") == 200
+        assert status("b") == 429 and status("a") == 429
+        assert resident(server) == {"a"}
+        with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+            assert b'opgate_limited_requests_total{client="*"} 2.0' in answer.read()
 
 
 SLEEPS = """

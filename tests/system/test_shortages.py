@@ -4,7 +4,10 @@ them, and everything as before once they are back."""
 from __future__ import annotations
 
 import json
+import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -19,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.service.onnx_models import batching, double
 from tests.system.conftest import wait_until
-from tests.system.resources import resources, settles
+from tests.system.resources import descendants, resources, settles
 from tests.system.running import running
 from tests.system.test_python_models import write
 from tests.system.test_residency import ON_DEMAND, large
@@ -42,10 +45,17 @@ class TritonPythonModel:
 """
 #: What is taken away, and how much of it is left. Each of these steps of a load needs another amount.
 SHORTAGES = {
-    "descriptors": (resource.RLIMIT_NOFILE, [0, 1, 2, 3, 5, 8, 13, 21]),
-    "memory": (resource.RLIMIT_AS, [0, 1 << 16, 1 << 20, 5 << 20, 9 << 20, 20 << 20, 70 << 20]),
-    "files": (resource.RLIMIT_FSIZE, [0, 1, 1 << 12, 1 << 16, 1 << 20]),
+    "descriptors": ("nofile", [0, 1, 2, 3, 5, 8, 13, 21]),
+    "memory": ("as", [0, 1 << 16, 1 << 20, 5 << 20, 9 << 20, 20 << 20, 70 << 20]),
+    "files": ("fsize", [0, 1, 1 << 12, 1 << 16, 1 << 20]),
+    "processes": ("nproc", [0, 1, 2, 3, 5, 8]),
 }
+#: A user that has no process but the gateway's: root may have any number. It reads what root may read.
+USER = 61234
+AS_USER = f"""#!/bin/sh
+exec setpriv --reuid={USER} --clear-groups --inh-caps=+dac_override,+dac_read_search \\
+    --ambient-caps=+dac_override,+dac_read_search --bounding-set=-sys_admin,-sys_resource {sys.executable} "$@"
+"""
 CASES = [(kind, left) for kind, (_, amounts) in SHORTAGES.items() for left in amounts]
 
 
@@ -55,19 +65,29 @@ def in_use(pid, kind):
         return max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()) + 1
     if kind == "memory":
         return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    if kind == "processes":
+        return sum(len([*Path(f"/proc/{one}/task").iterdir()]) for one in descendants(pid))
     return 0
 
 
 @contextmanager
 def short(pid, kind, left):
     """Takes away what is left of something, but for so much."""
-    limit = SHORTAGES[kind][0]
-    before = resource.prlimit(pid, limit)
-    resource.prlimit(pid, limit, (in_use(pid, kind) + left, before[1]))
+    option = f"--{SHORTAGES[kind][0]}"
+    before = prlimit(pid, option, "--output=SOFT", "--noheadings")
+    prlimit(pid, f"{option}={in_use(pid, kind) + left}:")
     try:
         yield
     finally:
-        resource.prlimit(pid, limit, before)
+        prlimit(pid, f"{option}={before}:")
+
+
+def prlimit(pid, *options):
+    """Runs prlimit as the user of a process."""
+    is_user = f"Uid:\t{USER}" in Path(f"/proc/{pid}/status").read_text()
+    user = ["setpriv", f"--reuid={USER}", "--clear-groups"] if is_user else []
+    done = subprocess.run([*user, "prlimit", f"--pid={pid}", *options], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def ask(server, path, body=BODY, seconds=30):
@@ -90,14 +110,21 @@ def answers_well(server, name):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
+    """A gateway of a user whose processes and threads the system counts."""
     folder = tmp_path_factory.mktemp("shortages")
+    options = {}
+    if os.geteuid() == 0:
+        program = folder.with_name("as_user")
+        program.write_text(AS_USER)
+        program.chmod(0o755)
+        options = {"python": str(program)}
     for number, _ in enumerate(CASES):
         double(folder, f"plain{number}", batching() + ON_DEMAND)
         double(folder, f"worker{number}", batching() + ON_DEMAND + ISOLATED)
         write(folder, f"python{number}", ON_DEMAND, DOUBLES)
     double(folder, "there", batching())
     large(folder, "large", 2)
-    with running(folder, "--allow-python-models") as started:
+    with running(folder, "--allow-python-models", **options) as started:
         yield started
 
 

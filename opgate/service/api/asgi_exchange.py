@@ -8,13 +8,15 @@ from typing import TypeVar
 
 from fastapi import Request as HttpRequest
 
-from opgate.service.core.errors import Kind, ServingError, detached
+from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached
 from opgate.service.core.request import Request
 from opgate.service.exchange import Exchange
 from opgate.service.gateway import Gateway, Served
 
 T = TypeVar("T")
 A = TypeVar("A")
+# Where the scope of a request has when it asked for a model that was not in memory. It was counted for its client then.
+_ASKED = "opgate.asked_ns"
 
 
 class AsgiExchange(Exchange[A]):
@@ -33,6 +35,7 @@ class AsgiExchange(Exchange[A]):
     ) -> None:
         """`cost` and `encode` are the `encoding_cost` and the `encode` of the exchange."""
         super().__init__(gateway)
+        self.asked_ns = http.scope.get(_ASKED, 0)
         loop = asyncio.get_running_loop()
         self._http = http
         self._cost = cost
@@ -127,6 +130,53 @@ class AsgiExchange(Exchange[A]):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # the route may wait for the other one, or for none
+
+
+class _Search(AsgiExchange[Served]):
+    """A request that has no model yet, because its model must be loaded."""
+
+    __slots__ = ("_timeout_us",)
+
+    def __init__(self, gateway: Gateway, http: HttpRequest, timeout_us: int) -> None:
+        super().__init__(gateway, http, lambda _: 0, lambda _: _never())
+        self.model, self.version = model_and_version(http)
+        self._timeout_us = timeout_us
+
+    def timeout_us(self) -> int:
+        """Returns the microseconds in which the client wants its answer, 0 for any number."""
+        return self._timeout_us
+
+    async def served(self) -> Served:
+        """Returns the model when it is there. Raises ServingError."""
+
+        def look() -> None:
+            if (served := self.find(look)) is not None:
+                self.send(served, 0)
+
+        try:
+            look()
+            self._http.scope[_ASKED] = self.asked_ns
+            return await self._result  # its body may not have been read, so nobody can tell whether the client left
+        finally:
+            self._result.cancel()
+
+
+def _never() -> tuple[Served, int]:
+    raise AssertionError("a request without a model has no answer")
+
+
+def model_and_version(http: HttpRequest) -> tuple[str, str]:
+    """Returns the model that the path of a request names, and its version, "" for any."""
+    return http.path_params.get("model", ""), http.path_params.get("version", "")
+
+
+async def found(gateway: Gateway, http: HttpRequest, timeout_us: int = 0) -> Served:
+    """Returns the model that the path of a request names. Loads it first if it is not in memory, unless the client
+    sends more requests than it may. Raises ServingError, also if that takes longer than `timeout_us`."""
+    try:
+        return gateway.find(*model_and_version(http))
+    except NotLoadedError:
+        return await _Search(gateway, http, timeout_us).served()
 
 
 async def unless_left(http: HttpRequest, work: Awaitable[T]) -> T:

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from opgate.service.api.asgi_exchange import AsgiExchange, unless_left
+from opgate.service.api.asgi_exchange import AsgiExchange, found, unless_left
 from opgate.service.api.kserve_http import JSON, Body, read_body
 from opgate.service.api.openapi import generate_operation
 from opgate.service.api.routes import Route, of_models
@@ -18,7 +18,7 @@ from opgate.service.core.errors import ServingError
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.request import Response as Answered
 from opgate.service.core.spec import ModelSpec
-from opgate.service.gateway import Gateway, Served
+from opgate.service.gateway import Gateway, Reading, Served
 from opgate.service.settings import smallest
 from opgate.service.wire import generate as wire
 
@@ -30,11 +30,10 @@ def routes(gateway: Gateway) -> Iterator[Route]:
 
     async def read(request: Request, stack: contextlib.ExitStack) -> tuple[Served, Body]:
         """Reads a body, and counts what it becomes while the stack is open. Raises ServingError."""
-        model, version = request.path_params["model"], request.path_params.get("version", "")
-        with await gateway.reading(model, version):
+        with Reading(await found(gateway, request)):
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
             stack.enter_context(gateway.holding(body.most))
-        return await gateway.found(model, version), body  # another version may have taken its place meanwhile
+        return await found(gateway, request), body  # another version may have taken its place meanwhile
 
     def decode(spec: ModelSpec, body: Body) -> InferRequest:
         return wire.read(spec, body.unpacked(), gateway.limits)

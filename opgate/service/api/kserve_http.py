@@ -14,22 +14,22 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from opgate.service.api.asgi_exchange import AsgiExchange
+from opgate.service.api.asgi_exchange import AsgiExchange, found, model_and_version
 from opgate.service.api.openapi import call, infer_operation, model_call, profile_operation
 from opgate.service.api.routes import Route, of_models
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
+from opgate.service.core.errors import Kind, NotLoadedError, ServingError, invalid, json_kind, too_large
 from opgate.service.core.op_times import rows_of, sum_of
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import TensorSpec
 from opgate.service.deflate import deflate
-from opgate.service.gateway import Gateway, extensions, package_version
+from opgate.service.gateway import Gateway, Reading, Served, extensions, package_version
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.repository.profiling import check_profiled
 from opgate.service.settings import smallest
 from opgate.service.wire.compression import decompress, wanted_encoding
-from opgate.service.wire.kserve_json import encode_counted, encoding_cost, size_of
+from opgate.service.wire.kserve_json import encode_counted, encoding_cost, size_of, timeout_of
 from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.proto_json import to_plain
 
@@ -149,7 +149,7 @@ class _Routes:
         self._gateway = gateway
 
     async def _model(self, request: Request) -> LoadedModel:
-        return await self._gateway.known(*_model_and_version(request))
+        return await self._gateway.known(*model_and_version(request))
 
     async def live(self) -> Response:
         """Answers 200: the process is alive."""
@@ -183,7 +183,7 @@ class _Routes:
 
     async def model_ready(self, request: Request) -> Response:
         """Answers 200 if a model can serve, else 400 with the reason. Answers 404 if the repository doesn't have it."""
-        await self._gateway.check_ready(*_model_and_version(request))
+        await self._gateway.check_ready(*model_and_version(request))
         return Response(status_code=200)
 
     async def model_config(self, request: Request) -> Response:
@@ -192,7 +192,7 @@ class _Routes:
 
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""
-        message = await read_statistics(self._gateway, *_model_and_version(request))
+        message = await read_statistics(self._gateway, *model_and_version(request))
         return await asyncio.to_thread(lambda: answer(to_plain(message, with_defaults=True)))
 
     async def ops(self, request: Request) -> Response:
@@ -236,9 +236,13 @@ class _Routes:
         """Runs a model and answers with its outputs."""
         gateway = self._gateway
         with contextlib.ExitStack() as stack:
-            with await gateway.reading(*_model_and_version(request)):
+            try:
+                reading: contextlib.AbstractContextManager[object] = Reading(gateway.find(*model_and_version(request)))
+            except NotLoadedError:  # its body says how long it waits for the model
+                reading = contextlib.nullcontext()
+            with reading:
                 header_length, body = await self._tensors(request, stack)
-            served = await gateway.found(*_model_and_version(request))  # another may have taken its place meanwhile
+            served = await self._found(request, header_length, body)
             decoder = served.decoder
             exchange = AsgiExchange(gateway, request, encoding_cost, encode_counted)
             header_length, parts = await exchange.run(
@@ -257,6 +261,15 @@ class _Routes:
             parts = [*await gateway.work(size * _COMPRESSION_COST, lambda: deflate(parts, encoding))]
         return PartsResponse(parts, headers, media)
 
+    async def _found(self, request: Request, header_length: int | None, body: Body) -> Served:
+        """Returns the model of a request. It may have come or gone while the body was read."""
+        gateway = self._gateway
+        try:
+            return gateway.find(*model_and_version(request))
+        except NotLoadedError:
+            timeout_us = await gateway.work(body.size, lambda: timeout_of(memoryview(body.unpacked())[:header_length]))
+            return await found(gateway, request, timeout_us)
+
     async def _tensors(self, request: Request, stack: contextlib.ExitStack) -> tuple[int | None, Body]:
         """Returns the bytes of the JSON in a body with tensors, None if it is all of it, and the body. `stack` holds
         its bytes."""
@@ -272,9 +285,9 @@ class _Routes:
         gateway = self._gateway
         check_operator(gateway, request, "trace")
         with contextlib.ExitStack() as stack:
-            check_profiled((await gateway.found(*_model_and_version(request))).model)
+            check_profiled((await gateway.found(*model_and_version(request))).model)
             header_length, body = await self._tensors(request, stack)
-            served = await gateway.found(*_model_and_version(request))  # another may have taken its place meanwhile
+            served = await gateway.found(*model_and_version(request))  # another may have taken its place meanwhile
             decoder = served.decoder
 
             def decode() -> InferRequest:
@@ -313,10 +326,6 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     yield Route("POST", "/v2/repository/models/{model}/load", endpoints.load, _REPOSITORY, load)
     unload = call("Unload a model", "repository", request="UnloadRequest")
     yield Route("POST", "/v2/repository/models/{model}/unload", endpoints.unload, _REPOSITORY, unload)
-
-
-def _model_and_version(request: Request) -> tuple[str, str]:
-    return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 
 def check_operator(gateway: Gateway, request: Request, group: str) -> None:

@@ -15,7 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from opgate.service.api.asgi_exchange import AsgiExchange, unless_left
+from opgate.service.api.asgi_exchange import AsgiExchange, found, model_and_version, unless_left
 from opgate.service.api.kserve_http import JSON, read_body
 from opgate.service.api.openapi import predict_operation
 from opgate.service.api.routes import Route, of_models
@@ -23,7 +23,7 @@ from opgate.service.core.errors import Kind, ServingError, detached, invalid, to
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.gateway import LONG_COST, Gateway
+from opgate.service.gateway import LONG_COST, Gateway, Reading
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire.friendly import (
@@ -58,8 +58,8 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             return await answer(request, stack)
 
     async def answer(request: Request, stack: contextlib.ExitStack) -> Response:
-        name, version = request.path_params["model"], request.path_params.get("version", "")
-        with await gateway.reading(name, version) as served:
+        name, version = model_and_version(request)
+        with Reading(await found(gateway, request)) as served:
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request, served.model)

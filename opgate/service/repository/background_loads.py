@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from opgate.service.core.errors import Kind, ServingError, of_load
@@ -89,7 +90,11 @@ class Loading:
         self._counted = counted or {}
         self._only = only or {}
         self._outcomes: dict[str, Outcome] = {}
-        self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
+
+    @cached_property
+    def _libraries(self) -> Hashable:
+        """What stands for the op libraries as they are. A thread that loads finds it, because that takes a while."""
+        return stamp_of_libraries(self._settings.trusted_directories())
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
