@@ -187,7 +187,7 @@ def own_times(paths: Sequence[Path]) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def evict_page_cache(paths: Sequence[Path]) -> None:
+def read_all(paths: Sequence[Path]) -> None:
     """Reads files, so that all measurements find them in the page cache."""
     for path in paths:
         with path.open("rb") as file:
@@ -195,11 +195,20 @@ def evict_page_cache(paths: Sequence[Path]) -> None:
                 pass
 
 
+def warm(place: Path, names: Sequence[str], cache: Path | None) -> None:
+    """Reads model files, or their prepared forms if there is a cache."""
+    files = [place / name / "1" / "model.onnx" for name in names]
+    if cache is None:
+        read_all(files)
+    elif not are_prepared(cache, files, SessionOptions(entries={DISABLED: "1"} if place.name == "unpacked" else {})):
+        raise RuntimeError("not all models are prepared")
+
+
 def cold(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
     """The first answer of a model that is not in memory, and the time that its session takes alone."""
     names = repository.names[:: max(1, len(repository.names) // 40)][:40]
     files = [repository.folder / name / "1" / "model.onnx" for name in names]
-    evict_page_cache(files)
+    read_all(files)
     own = own_times(files)
     lines = []
     with ExitStack() as stack:
@@ -315,7 +324,7 @@ def metrics(server: Server) -> dict[str, float]:
 def start(repository: Repository, options: argparse.Namespace, cache: Path) -> list[str]:
     """The start of 100 models that are always in memory."""
     names = repository.names[: min(100, len(repository.names))]
-    evict_page_cache([repository.folder / name / "1" / "model.onnx" for name in names])
+    read_all([repository.folder / name / "1" / "model.onnx" for name in names])
     rows: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=repository.folder.parent) as folder:
         place = repository.subset(Path(folder) / "models", names)
@@ -336,6 +345,8 @@ def start(repository: Repository, options: argparse.Namespace, cache: Path) -> l
         for _ in range(3):
             for what, more, kept, tree in [("no model", [], None, ROOT), *ways]:
                 where = Path(empty) if what == "no model" else unpacked if "not packed" in what else place
+                if what != "no model":
+                    warm(where, names, kept)
                 with serving(where, *more, cache=kept, tree=tree) as (server, seconds):
                     rows.setdefault(what, []).append(seconds)
                     if what != "no model":

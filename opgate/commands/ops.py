@@ -202,8 +202,8 @@ def verify(
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a case may take.")] = 60,
 ) -> None:
-    """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
-    with 1 if a case fails or no case can run.
+    """Run every case of every op on every engine, JAX and OpenVINO too if they are installed. Print the results as a
+    matrix, and why a cell can't run here. Exit with 1 if a case fails or no case can run.
 
     Each engine runs in a process of its own, on tensors that lie between pages without access. So a kernel that
     crashes, loops or leaves its tensors fails its case, and the next case goes on.
@@ -214,7 +214,7 @@ def verify(
     from opgate.ops_build.op_table import read_table
     from opgate.ops_build.runner.checks import emulated, interpreted, sanitized, with_cuda_kernels
     from opgate.ops_build.verification.report import verify_and_print
-    from opgate.ops_build.verification.sources import OneLibrary, adapters_of
+    from opgate.ops_build.verification.sources import OneLibrary, adapters_of, callers_of
     from opgate.ops_build.verification.supervision import supervised
 
     def log(line: str) -> None:
@@ -229,7 +229,7 @@ def verify(
         else:
             if older := newer_sources(options):
                 log(f"the sources are newer than {', '.join(older)}: run opgate build first to verify them")
-            table, sources = built_table(options), [*adapters_of(options)]
+            table, sources = built_table(options), [*adapters_of(options), *callers_of(options)]
         if emulate_cuda or not library:
             table = with_cuda_kernels(table, options)
         sources += sanitized(options, log) if sanitize else []

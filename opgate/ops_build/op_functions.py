@@ -7,15 +7,32 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import reprlib
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from opgate.ops_build.op_table import Attribute, Input, Op, Output, snake_case
 from opgate.ops_build.signature_walk import text_of
 
 _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "str": str, "choice": str}
+
+#: What the attributes of functions that take NumPy's numbers too may be.
+_NUMBERS: Mapping[str, tuple[type, ...]] = {
+    "int": (int, np.integer),
+    "float": (float, int, np.floating, np.integer),
+    "bool": (bool, np.bool_),
+    "str": (str,),
+    "choice": (str,),
+}
+
+#: Writes values for messages, and cuts long ones.
+SHORT = reprlib.Repr()
+SHORT.maxlist = SHORT.maxtuple = 20
+SHORT.maxstring = SHORT.maxother = 200
 
 #: The optional inputs that are parameters of a module or weights of a layer.
 PARAMETERS = ("weight", "bias")
@@ -98,6 +115,39 @@ def keyword_of(attribute: Attribute) -> inspect.Parameter:
         default=inspect.Parameter.empty if attribute.required else attribute.default,
         annotation=types.GenericAlias(list, (element,)) if attribute.list else element,
     )
+
+
+def check_arguments(op: Op, arguments: Mapping[str, Any]) -> None:
+    """Raises TypeError if the arguments by name, without the inputs, are not the attributes of an op."""
+    label = f"{op.domain}::{op.name}"
+    attributes = {attribute.name: attribute for attribute in op.attributes}
+    for name, value in arguments.items():
+        declared = attributes.get(name)
+        if declared is None:
+            if any(name == tensor.name for tensor in op.inputs):
+                raise TypeError(f"{label}: input '{name}' is given twice")
+            known = ", ".join([*(tensor.name for tensor in op.inputs), *attributes])
+            raise TypeError(f"{label} has no argument '{name}': expected {known}")
+        if not _fits(declared, value):
+            raise TypeError(f"{label}: attribute '{name}': expected {_kind(declared)}, got {SHORT.repr(value)}")
+    for name, declared in attributes.items():
+        if declared.required and name not in arguments:
+            raise TypeError(f"{label}: attribute '{name}' is required: expected {_kind(declared)}")
+
+
+def _fits(declared: Attribute, value: Any) -> bool:
+    expected = _NUMBERS[declared.kind]
+    if declared.list and not isinstance(value, (list, tuple, np.ndarray)):
+        return False
+    return all(
+        isinstance(element, expected) and not (isinstance(element, bool) and bool not in expected)
+        for element in (value if declared.list else [value])
+    )
+
+
+def _kind(attribute: Attribute) -> str:
+    kind = " or ".join(attribute.choices) or attribute.kind
+    return f"a list of {kind}" if attribute.list else kind
 
 
 def documentation(op: Op, notes: Sequence[str]) -> str:

@@ -72,7 +72,10 @@ class KnownInput:
 
 
 class Walk:
-    """Applies the signature of an op to the inputs of one call or node."""
+    """Applies the signature of an op to the inputs of one call or node.
+
+    It is long, because every rule of the grammar needs the names that the others have bound.
+    """
 
     def __init__(self, op: Op, sizes: Sizes) -> None:
         self.op = op
@@ -102,6 +105,12 @@ class Walk:
         self._bind_defaults(inputs)
         for tensor, known in present:
             self._check_expressions(tensor, known)
+
+    @property
+    def known_sizes(self) -> dict[str, int]:
+        """The sizes that are numbers, by name."""
+        numbers = {name: self._number(size) for name, size in self._bound.items()}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     @property
     def kernel_sizes(self) -> Sequence[str]:

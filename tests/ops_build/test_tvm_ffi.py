@@ -268,25 +268,6 @@ def test_a_library_that_is_none(tmp_path: Path) -> None:
         opgate.tvm_ffi.load(tmp_path / "gone.so")
 
 
-def test_functions_of_jax(library):
-    """JAX calls them as targets of its own foreign functions, also inside of a compiled function."""
-    jax = pytest.importorskip("jax")
-    jax_tvm_ffi = pytest.importorskip("jax_tvm_ffi")
-    module = tvm_ffi.load_module(str(library))
-    for name, op, attributes in (("my_add", "MyAdd", []), ("leaky_relu", "LeakyRelu", ["attrs.alpha"])):
-        function = module.opgate_function(op)
-        jax_tvm_ffi.register_ffi_target(f"opgate.{name}", function, ["args", "rets", *attributes], platform="cpu")
-    a = jax.numpy.arange(-3, 3, dtype=F32).reshape(2, 3)
-    alike = jax.ShapeDtypeStruct(a.shape, a.dtype)
-    my_add, leaky_relu = (jax.ffi.ffi_call(f"opgate.{name}", alike) for name in ("my_add", "leaky_relu"))
-    y = jax.jit(lambda a, b: leaky_relu(my_add(a, b) * 1, alpha=F32(0.5)))(a, a)
-    np.testing.assert_array_equal(y, np.where(a >= 0, 3 * a, 1.5 * a))
-    with pytest.raises(
-        Exception, match=r"opgate::MyAdd: input 'b': expected T\[...\] with ... = \[2, 3\], got f32\[6\]"
-    ):
-        jax.block_until_ready(my_add(a, a.reshape(6)))
-
-
 class _Device(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,21 @@
 namespace opgate::packed {
 
 static_assert(std::endian::native == std::endian::little);
+
+/// Bytes in memory, as a source.
+class Bytes {
+ public:
+  explicit Bytes(std::string_view bytes) : bytes_(bytes) {}
+
+  void read(void* target, std::size_t count) {
+    if (count > bytes_.size()) throw std::runtime_error("packed values end in the middle");
+    std::memcpy(target, bytes_.data(), count);
+    bytes_.remove_prefix(count);
+  }
+
+ private:
+  std::string_view bytes_;
+};
 
 template <typename T, typename Source>
 T read(Source& source) {

@@ -18,21 +18,6 @@
 namespace opgate {
 namespace {
 
-/// A text of the table's bytes.
-class TableBytes {
- public:
-  explicit TableBytes(std::string_view bytes) : bytes_(bytes) {}
-
-  void read(void* target, std::size_t count) {
-    if (count > bytes_.size()) throw std::runtime_error("the table of ops in Python ends in the middle");
-    std::memcpy(target, bytes_.data(), count);
-    bytes_.remove_prefix(count);
-  }
-
- private:
-  std::string_view bytes_;
-};
-
 constexpr std::string_view kMark = "opgate python 1\n";
 
 /// The file of this library.
@@ -97,7 +82,7 @@ class PythonOps {
   const std::string& domain() const { return domain_; }
 
   void add_to(Table& table) {
-    TableBytes bytes(table_);
+    packed::Bytes bytes(table_);
     if (table_.empty()) return;
     domain_ = packed::read_text(bytes);
     for (auto count = packed::read<std::uint32_t>(bytes); count > 0; --count) {

@@ -48,6 +48,28 @@ class OneLibrary:
         yield OnnxRuntimeEngine(self.library)
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An engine that calls the library of another one: JAX, or OpenVINO."""
+
+    name: str
+    options: BuildOptions
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine on the CPU, or Absent with the reason."""
+        try:
+            module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
+        except ModuleNotFoundError as error:
+            yield Absent(self.name, "cpu", f"the Python package {error.name} is not installed")
+            return
+        yield from module.engines(self.options)
+
+
+def callers_of(options: BuildOptions) -> list[Caller]:
+    """Returns the engines that need no library of their own."""
+    return [Caller("jax", options), Caller("openvino", options)]
+
+
 def adapters_of(options: BuildOptions) -> list[Adapter]:
     """Returns the adapters of a build."""
     return [Adapter(name, options) for name in options.engines]

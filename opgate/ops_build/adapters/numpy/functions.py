@@ -6,7 +6,6 @@ A call goes straight to the kernel: there is no graph, no session and no engine.
 from __future__ import annotations
 
 import ctypes
-import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -17,14 +16,9 @@ import numpy as np
 from opgate.ops_build.adapters.numpy.library import ALLOCATE, THREADS, OpLibrary
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.op_functions import documentation, functions_of, signature_of
+from opgate.ops_build.op_functions import SHORT, check_arguments, documentation, functions_of, signature_of
 from opgate.ops_build.op_table import Attribute, Input, Op
 from opgate.ops_build.packed_attributes import attribute_bytes
-
-#: Writes values for messages, and cuts long ones.
-_SHORT = reprlib.Repr()
-_SHORT.maxlist = _SHORT.maxtuple = 20
-_SHORT.maxstring = _SHORT.maxother = 200
 
 _DTYPES = [dtype.numpy for dtype in DTYPES.values()]
 _NAMES = list(DTYPES)
@@ -36,13 +30,6 @@ _NO_ATTRIBUTES = attribute_bytes({}, {})
 _LITERALS = (bool, int, float, str, bytes, list, tuple, range)
 #: The kinds of NumPy dtypes that literals of an input's kind may have.
 _LITERAL_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "O": "US"}
-_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
-    "int": (int, np.integer),
-    "float": (float, int, np.floating, np.integer),
-    "bool": (bool, np.bool_),
-    "str": (str,),
-    "choice": (str,),
-}
 
 #: The address of the C struct in the capsule that an array gives as __array_struct__.
 _interface = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -90,14 +77,14 @@ class _Call:
         self._variadic = bool(op.inputs) and op.inputs[-1].variadic
         self._label = f"{op.domain}::{op.name}"
         self._attributes = {attribute.name: attribute for attribute in op.attributes}
-        self._required = {attribute.name for attribute in op.attributes if attribute.required}
+        self._has_required = any(attribute.required for attribute in op.attributes)
         indices = {output.name: index for index, output in enumerate(op.outputs)}
         self._returned = [indices[output.name] for output in returned.outputs]
         self._wanted = sum(1 << index for index in self._returned)
 
     def __call__(self, tensors: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
         given = self._given(tensors, arguments)
-        attributes = self._packed_attributes(arguments) if arguments or self._required else _NO_ATTRIBUTES
+        attributes = self._packed_attributes(arguments) if arguments or self._has_required else _NO_ATTRIBUTES
         words: list[int] = []
         held: list[Any] = []  # what the addresses in `words` point to
         for declared, value in given:
@@ -215,35 +202,14 @@ class _Call:
         return ends, np.frombuffer(b"".join([*parts, b"\0"]), np.uint8)
 
     def _packed_attributes(self, arguments: Mapping[str, Any]) -> bytes:
-        for name, value in arguments.items():
-            declared = self._attributes.get(name)
-            if declared is None:
-                if any(name == tensor.name for tensor in self._op.inputs):
-                    raise TypeError(f"{self._label}: input '{name}' is given twice")
-                known = ", ".join([*(tensor.name for tensor in self._op.inputs), *self._attributes])
-                raise TypeError(f"{self._label} has no argument '{name}': expected {known}")
-            self._check(declared, value)
-        for name in self._required - arguments.keys():
-            raise TypeError(f"{self._label}: attribute '{name}' is required: expected {_kind(self._attributes[name])}")
+        check_arguments(self._op, arguments)
         try:
             return attribute_bytes(self._attributes, arguments)
         except struct.error:
             name, value = next(item for item in arguments.items() if not _fits(self._attributes[item[0]], item[1]))
             raise ValueError(
-                f"{self._label}: attribute '{name}': expected integers of 64 bits, got {_SHORT.repr(value)}"
+                f"{self._label}: attribute '{name}': expected integers of 64 bits, got {SHORT.repr(value)}"
             ) from None
-
-    def _check(self, declared: Attribute, value: Any) -> None:
-        expected = _PYTHON_TYPES[declared.kind]
-        good = True
-        if declared.list:
-            good = isinstance(value, (list, tuple, np.ndarray))
-        for element in value if declared.list and good else [value]:
-            good = good and isinstance(element, expected) and not (isinstance(element, bool) and bool not in expected)
-        if not good:
-            raise TypeError(
-                f"{self._label}: attribute '{declared.name}': expected {_kind(declared)}, got {_SHORT.repr(value)}"
-            )
 
     def _expected(self, declared: Input) -> str:
         return f"expected {' or '.join(self._op.type_variables.get(declared.type, (declared.type,)))}"
@@ -281,11 +247,6 @@ def _fits(attribute: Attribute, value: Any) -> bool:
     """Returns whether the integers of an attribute have at most 64 bits."""
     integers = value if attribute.list else [value]
     return attribute.kind != "int" or all(-(2**63) <= int(n) < 2**63 for n in integers)
-
-
-def _kind(attribute: Attribute) -> str:
-    kind = " or ".join(attribute.choices) or attribute.kind
-    return f"a list of {kind}" if attribute.list else kind
 
 
 @cache

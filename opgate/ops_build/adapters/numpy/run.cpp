@@ -31,21 +31,6 @@ static_assert(std::is_same_v<std::intptr_t, std::int64_t>);
 using Allocate = const ArrayInterface* (*)(void* user, std::int64_t output, std::int64_t dtype, std::int64_t rank,
                                            const std::int64_t* dims);
 
-/// The bytes of a call, as a source of packed values.
-class CallBytes {
- public:
-  CallBytes(const char* bytes, std::size_t size) : bytes_(bytes, size) {}
-
-  void read(void* target, std::size_t count) {
-    if (count > bytes_.size()) throw std::runtime_error("the call ends in the middle");
-    std::memcpy(target, bytes_.data(), count);
-    bytes_.remove_prefix(count);
-  }
-
- private:
-  std::string_view bytes_;
-};
-
 /// An input of a call. Can't be moved, because the Tensor points into it.
 class InputValue {
  public:
@@ -135,7 +120,7 @@ class NumpyEngine final : public DirectEngine {
   std::deque<Texts> texts_;
 };
 
-Status run(const Op& op, CallBytes& call, Allocate allocate, void* user) {
+Status run(const Op& op, packed::Bytes& call, Allocate allocate, void* user) {
   const auto wanted = packed::read<std::uint64_t>(call);
   const auto threads = packed::read<std::uint32_t>(call);
   const std::size_t count = packed::read<std::uint32_t>(call);
@@ -160,11 +145,24 @@ Status run(const Op& op, CallBytes& call, Allocate allocate, void* user) {
 
 thread_local std::string message;  // of the last call that failed
 
-Status run(const char* name, CallBytes call, Allocate allocate, void* user) {
-  const Op* const op = Table::instance().find(name);
-  if (!op) return Status::invalid("the library of " + std::string(Table::domain()) + " has no op " + name);
-  const Running running(*op);
-  return named(*op, [&] { return run(*op, call, allocate, user); });
+/// Does something with the op of a name. Returns 0, or 1 if the op can't work with what it got, or 2 for any other
+/// failure. Then the message of the thread says why.
+template <typename Work>
+int with_op(const char* name, Work&& work) {
+  try {
+    const Op* const op = Table::instance().find(name);
+    Status status = Status::invalid("the library of " + std::string(Table::domain()) + " has no op " + name);
+    if (op) {
+      const Running running(*op);
+      status = named(*op, [&] { return work(*op); });
+    }
+    if (status.ok()) return 0;
+    message = status.message();
+    return status.code() == StatusCode::invalid_argument ? 1 : 2;
+  } catch (...) {
+    message.clear();  // there is no memory for a message
+    return 2;
+  }
 }
 
 }  // namespace
@@ -173,20 +171,34 @@ Status run(const char* name, CallBytes call, Allocate allocate, void* user) {
 #define OPGATE_EXPORT extern "C" __attribute__((visibility("default")))
 
 /// Runs an op on the CPU. `call` has the bytes of a call, which functions.py packs. For each output that the call
-/// wants, `allocate` creates an array. Returns 0, or 1 if the op can't work with these inputs, or 2 for any other
-/// failure.
+/// wants, `allocate` creates an array. Returns as with_op does.
 OPGATE_EXPORT int opgate_run(const char* op, const char* call, std::size_t size, opgate::numpy::Allocate allocate,
                              void* user) {
   using namespace opgate;
-  try {
-    Status status = numpy::run(op, numpy::CallBytes(call, size), allocate, user);
-    if (status.ok()) return 0;
-    numpy::message = status.message();
-    return status.code() == StatusCode::invalid_argument ? 1 : 2;
-  } catch (...) {
-    numpy::message.clear();  // there is no memory for a message
-    return 2;
-  }
+  return numpy::with_op(op, [&](const Op& found) {
+    packed::Bytes bytes({call, size});
+    return numpy::run(found, bytes, allocate, user);
+  });
+}
+
+/// Refuses attributes and sizes with which no call of an op can work on the CPU. `node` has the attributes, and the
+/// sizes that are known: a u32 count, and for each its name and an i64. Returns as with_op does.
+OPGATE_EXPORT int opgate_check(const char* op, const char* node, std::size_t size) {
+  using namespace opgate;
+  return numpy::with_op(op, [&](const Op& found) -> Status {
+    packed::Bytes bytes({node, size});
+    Attributes attributes;
+    OPGATE_RETURN_IF_ERROR(packed::make_attributes(found.signature, packed::read_attributes(bytes), attributes));
+    const auto& slots = found.signature.slots;
+    std::vector<std::optional<std::int64_t>> sizes(slots.size());
+    for (auto count = packed::read<std::uint32_t>(bytes); count > 0; --count) {
+      const std::string name = packed::read_text(bytes);
+      const auto known = packed::read<std::int64_t>(bytes);
+      const auto slot = std::ranges::find(slots, name, &Slot::name);
+      if (slot != slots.end()) sizes[static_cast<std::size_t>(slot - slots.begin())] = known;
+    }
+    return check_node(found, Device::cpu, attributes, sizes);
+  });
 }
 
 /// Why the last call of this thread that failed did so. The text is valid until the next one fails.
