@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_table import Op
 from opgate.ops_build.verification.verify import References, try_case
+from tests import PROJECT
 from tests.conftest import ALL
 from tests.ops_build.choosing import chosen_cases
 
@@ -357,6 +359,22 @@ def test_a_kernel_prepares_once_for_each_size(own: SimpleNamespace) -> None:
         numbers.append(int(prepared))
         assert constant == 0
     assert numbers[0] == numbers[1] == numbers[3] != numbers[2]
+
+
+def test_another_tensorflow_is_refused_before_anything_of_it_is_used(path: Path, tmp_path: Path) -> None:
+    """A library that goes before TensorFlow's says that this is another one."""
+    (tmp_path / "other.c").write_text('const char *TF_Version(void) { return "2.1.0"; }')
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "other.so", tmp_path / "other.c"], check=True)
+    code = f"import opgate.ops_build.adapters.tensorflow.registration as r; r.load({str(path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_PRELOAD": str(tmp_path / "other.so")},
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+    )
+    assert done.returncode == 1 and "LoadError" in done.stderr, done.stderr
+    assert "was built with another TensorFlow than 2." in done.stderr, done.stderr
 
 
 def test_libraries_that_can_not_be_loaded(ops: Any, path: Path, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
 // Registers all ops of the table with TensorFlow when TensorFlow loads the library.
+#include <dlfcn.h>
+
 #include "call.h"
 #include "inference.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
@@ -20,7 +22,21 @@ void fail_to_load(absl::Status error) {
   api::OpRegistry::Global()->Register([error](api::OpRegistrationData*) { return error; });
 }
 
+/// Whether this is the TensorFlow that the library was built with, as far as can be told. With another one nothing of
+/// its C++ API may be used: not even an error can be told.
+bool fits() {
+  void* version = dlsym(RTLD_DEFAULT, "TF_Version");
+  if (void* const library = version ? nullptr : dlopen("libtensorflow_cc.so.2", RTLD_LAZY | RTLD_NOLOAD)) {
+    version = dlsym(library, "TF_Version");
+    dlclose(library);
+  }
+  const std::string built = OPGATE_TENSORFLOW_VERSION;
+  if (!version || built.empty()) return true;
+  return std::string(reinterpret_cast<const char* (*)()>(version)()).starts_with(built + ".");
+}
+
 bool register_ops() {
+  if (!fits()) return false;
   api::OpRegistry& registry = *api::OpRegistry::Global();
   const std::string domain = Table::domain();
   if (const auto& errors = Table::instance().errors(); !errors.empty()) {

@@ -47,6 +47,8 @@ def load(path: Path | str) -> OpLibrary:
             f"TensorFlow {tf.__version__} can't load {path}: {error}. A library works only with the TensorFlow that it "
             "was built with: opgate build builds it again"
         ) from error
+    if ops and op_def_registry.get(type_of(ops[0])) is None:
+        raise LoadError(f"{path} was built with another TensorFlow than {tf.__version__}: opgate build builds it again")
     library = OpLibrary(path, ops, {op.name: _registered(op, functions) for op in ops})
     for op in ops:
         register_gradient(library, op)

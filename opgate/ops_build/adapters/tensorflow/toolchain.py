@@ -20,6 +20,7 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     details = {"tensorflow": version_of(root)}
     definitions = {
         "OPGATE_TENSORFLOW_INCLUDE": str(root / "include"),
+        "OPGATE_TENSORFLOW_VERSION": version_of(root),
         "OPGATE_TENSORFLOW_LIBRARY": str(root / LIBRARY),
         # What tf.sysconfig.get_compile_flags() tells beside the language. Asking it would take seconds.
         "OPGATE_TENSORFLOW_FLAGS": "-D_GLIBCXX_USE_CXX11_ABI=1;-DEIGEN_MAX_ALIGN_BYTES=64",
