@@ -1,6 +1,6 @@
 """Runs every case of every op with many versions of engines, each in an environment of its own.
 
-    make versions            or  python -m tests.versions [--only onnxruntime]
+    make versions            or  python -m tests.versions [--only onnxruntime] [--known]
 
 All versions of an engine get the same file, which is known by its SHA-256. The environments are kept in build/versions,
 and so is what came of a file in a version, so that the next run does only what is new. The page is docs/versions.md.
@@ -119,10 +119,14 @@ def try_out(environment: Environment, python: Path, options: BuildOptions) -> di
     }
 
 
-def row_of(environment: Environment, options: BuildOptions, known: dict[str, Any]) -> tuple[str, ...]:
-    """Returns a row of the page. `known` has what came of earlier runs, and gets what comes of this one."""
+def row_of(
+    environment: Environment, options: BuildOptions, known: dict[str, Any], *, runs: bool = True
+) -> tuple[str, ...]:
+    """Returns a row of the page. `known` has what came of earlier runs, and gets what comes of this one if it `runs`."""
     library = options.library(environment.engine)
     key = f"{environment.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
+    if key not in known and not runs:
+        return (*environment.packages[:1], "", environment.python, "not tried with this file")
     python = interpreter(environment)
     if isinstance(python, str):
         return (*environment.packages[:1], "", environment.python, python)
@@ -145,6 +149,7 @@ def _result(found: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="an engine")
+    parser.add_argument("--known", action="store_true", help="make the page from what is known, and run nothing")
     parser.add_argument("--output", type=Path, help="the page; without it, and with --only, none is written")
     options = parser.parse_args()
     output = options.output or (None if options.only else PAGE)
@@ -156,7 +161,7 @@ def main() -> int:
     chosen = [each for each in environments() if options.only in ("", each.engine)]
     for number, environment in enumerate(chosen, 1):
         print(f"{number} of {len(chosen)}  {environment.name}", flush=True)
-        rows.append(row_of(environment, build, known))
+        rows.append(row_of(environment, build, known, runs=not options.known))
         print("    " + ", ".join(rows[-1]), flush=True)
         results.write_text(json.dumps(known, indent=1))
         failed |= "failed" in rows[-1][-1] or rows[-1][-1].startswith("0 passed")

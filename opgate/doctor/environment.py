@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from opgate.doctor.findings import Finding
+from opgate.tried_versions import TRIED, untried
 
 
 def check_environment() -> Iterator[Finding]:
@@ -21,6 +22,9 @@ def check_environment() -> Iterator[Finding]:
             "onnxruntime and onnxruntime-gpu are both installed: each has overwritten files of the other",
             "pip uninstall both, and install the one that you want",
         )
+    for name in TRIED:
+        if said := untried(name):
+            yield Finding("this environment", said, "opgate verify tells whether all ops agree there", is_error=False)
     from opgate.service.settings import misspelt
 
     for name, meant in misspelt(os.environ):

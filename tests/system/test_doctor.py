@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from opgate import cpu
+from opgate import cpu, tried_versions
+from opgate.doctor.environment import check_environment
 from opgate.doctor.findings import mend_of
 from opgate.doctor.libraries import check_trusted
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.toolchain import toolchain_folder
 from opgate.service.repository.op_libraries import trust
+from opgate.tried_versions import untried
 from tests import PROJECT
 from tests.conftest import thorough
 
@@ -54,6 +56,17 @@ def doctor(*arguments, **environment):
     done = subprocess.run(command, capture_output=True, text=True, env=clean | environment, cwd=PROJECT)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, [finding for finding in json.loads(done.stdout) if not finding["is_note"]]
+
+
+def test_an_engine_that_nobody_has_tried_is_said(monkeypatch):
+    assert (
+        untried("onnxruntime") == "" and untried("torch", "2.13.0+cpu") == "" and untried("onnxruntime", "1.17.3") == ""
+    )
+    assert untried("onnxruntime", "1.16.3").startswith("onnxruntime 1.16.3 is older than")
+    assert untried("torch", "3.0.0a1").endswith("newer than what the op libraries were tried with: 2.10 to 2.13")
+    monkeypatch.setitem(tried_versions.TRIED, "onnxruntime", ("1.17", "1.18"))
+    found = [finding for finding in check_environment() if "newer than" in finding.what]
+    assert len(found) == 1 and not found[0].is_error and "opgate verify" in found[0].mend
 
 
 def put(repository, name, op="Relu", domain="", ir_version=10, opset=18, config=None):

@@ -16,6 +16,8 @@ from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_table import Op
 
+_COMPUTED_OTHERWISE = frozenset({"f16", "bf16", "f64", "i64"})
+
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields OpenVINO on the CPU, with the library of the build for any engine that has kernels for the CPU."""
@@ -40,8 +42,8 @@ class OpenVinoEngine:
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         """Says why OpenVINO can't have the op, None if it can."""
-        if narrow := {"f64", "i64"}.intersection(types.values()):
-            return f"OpenVINO's plugin for the CPU has no {', '.join(sorted(narrow))}: it computes in half as many bits"
+        if others := sorted(_COMPUTED_OTHERWISE.intersection({*types.values(), *op.tensor_types})):
+            return f"OpenVINO's plugin for the CPU computes {', '.join(others)} in f32 or i32"
         reason = self._ops.left_out.get(op.name)
         return reason and f"OpenVINO can't have the op: {reason}"
 
