@@ -29,6 +29,8 @@ _NUMBERS: Mapping[str, tuple[type, ...]] = {
     "choice": (str,),
 }
 
+_INT64 = range(-(2**63), 2**63)
+
 #: Writes values for messages, and cuts long ones.
 SHORT = reprlib.Repr()
 SHORT.maxlist = SHORT.maxtuple = 20
@@ -130,9 +132,18 @@ def check_arguments(op: Op, arguments: Mapping[str, Any]) -> None:
             raise TypeError(f"{label} has no argument '{name}': expected {known}")
         if not _fits(declared, value):
             raise TypeError(f"{label}: attribute '{name}': expected {_kind(declared)}, got {SHORT.repr(value)}")
+        if declared.kind == "int" and not all(int(n) in _INT64 for n in (value if declared.list else [value])):
+            raise ValueError(f"{label}: attribute '{name}': expected integers of 64 bits, got {SHORT.repr(value)}")
     for name, declared in attributes.items():
         if declared.required and name not in arguments:
             raise TypeError(f"{label}: attribute '{name}' is required: expected {_kind(declared)}")
+
+
+def plain(value: Any) -> Any:
+    """Returns the value of an attribute without types of NumPy."""
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(element) for element in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _fits(declared: Attribute, value: Any) -> bool:

@@ -263,3 +263,20 @@ else:
 def test_a_function_has_a_signature_and_says_what_it_does(ops: SimpleNamespace) -> None:
     assert [*inspect.signature(ops.mish).parameters] == ["x"]
     assert "Has a gradient" in ops.mish.__doc__
+
+
+def test_lists_of_arrays(jax: Any, own: SimpleNamespace) -> None:
+    x = np.ones((2, 3), F32)
+    assert np.array_equal(own.sum_all([x, x]), 2 * x)
+    for wrong in (x, [x, None], 1.0, None):
+        with pytest.raises(TypeError, match="expected a list of arrays"):
+            own.sum_all(wrong)
+
+
+def test_attributes_that_differ_in_a_sign_and_numbers_of_numpy(jax: Any, ops: SimpleNamespace) -> None:
+    x = np.full(1, -1, F32)
+    signs = [bool(np.signbit(np.asarray(ops.leaky_relu(x, alpha=alpha)))[0]) for alpha in (0.0, -0.0)]
+    assert signs == [True, False]
+    assert ops.sliding_window(np.ones((1, 5), F32), size=np.int64(2))[0].shape == (1, 4)
+    with pytest.raises(ValueError, match="expected integers of 64 bits"):
+        ops.sliding_window(np.ones((1, 5), F32), size=2**70)

@@ -101,6 +101,21 @@ def test_an_absent_input_in_the_middle(core: Any) -> None:
     assert np.allclose(compiled([x])[0], expected, atol=1e-5)
 
 
+def test_nodes_that_differ_in_an_attribute_or_in_what_is_absent_stay_two(core: Any) -> None:
+    weight = helper.make_node("Constant", [], ["w"], value=helper.make_tensor("v", TensorProto.FLOAT, [2], [3, 3]))
+    for first, second in (
+        (("LeakyRelu", ["x"], {"alpha": 0.5}), ("LeakyRelu", ["x"], {"alpha": 0.1})),
+        (("LayerNorm", ["x", "w"], {}), ("LayerNorm", ["x"], {})),
+    ):
+        nodes = [
+            helper.make_node(name, inputs, [output], domain="opgate", **attributes)
+            for (name, inputs, attributes), output in ((first, "a"), (second, "b"))
+        ]
+        nodes = [weight, *nodes, helper.make_node("Sub", ["a", "b"], ["y"])]
+        compiled = core.compile_model(core.read_model(model(nodes), b""), "CPU")
+        assert np.abs(compiled([np.array([[-1, -2]], F32)])[0]).min() > 0.3
+
+
 def test_a_size_that_only_the_kernel_finds(core: Any) -> None:
     node = helper.make_node("KeepPositive", ["x"], ["y"], domain="fixture_ops")
     compiled = core.compile_model(core.read_model(model([node], 1, ("fixture_ops",)), b""), "CPU")

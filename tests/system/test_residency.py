@@ -230,6 +230,17 @@ class TestTimeouts:
             assert (client.infer("sleeps", [given], timeout=60_000_000, **packed).as_numpy("y") == 2).all()
 
 
+def test_each_row_of_a_request_counts_for_its_client_also_if_its_model_is_loaded_for_it(tmp_path):
+    double(tmp_path, "a", "max_batch_size: 0 " + ON_DEMAND)
+    body = json.dumps([{"x": [1, 1, 1, 1]}] * 5).encode()
+    with running(tmp_path, "--client-limit", "*:0.05") as server:
+        request = urllib.request.Request(f"{server.url}/predict/a", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            results = json.load(answer)["results"]
+    assert sum("y" in result for result in results) == 1
+    assert sum("may send 0.05 requests" in result.get("error", "") for result in results) == 4
+
+
 @pytest.mark.parametrize("path", ["/predict/{}", "/v2/models/{}/generate", "/v2/models/{}/infer"])
 def test_a_client_that_sends_more_than_it_may_loads_nothing(tmp_path, path):
     for name in ("a", "b"):

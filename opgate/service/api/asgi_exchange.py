@@ -35,7 +35,7 @@ class AsgiExchange(Exchange[A]):
     ) -> None:
         """`cost` and `encode` are the `encoding_cost` and the `encode` of the exchange."""
         super().__init__(gateway)
-        self.asked_ns = http.scope.get(_ASKED, 0)
+        self.asked_ns = http.scope.pop(_ASKED, 0)  # it counts for the first of several parts
         loop = asyncio.get_running_loop()
         self._http = http
         self._cost = cost

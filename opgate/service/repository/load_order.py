@@ -95,7 +95,7 @@ class LoadThreads:
         self._loading[name] = self._loading.get(name, 0) + 1
         try:
             done = self._threads.run(work, f"load-{name}", ended)
-        except ServingError:
+        except BaseException:
             ended()
             raise
         return await done

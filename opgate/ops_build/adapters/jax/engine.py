@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from opgate.ops_build.adapters.jax.functions import JaxOps
-from opgate.ops_build.adapters.numpy.library import load
+from opgate.ops_build.adapters.numpy.library import LoadError, load
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.engine import Absent, Engine
@@ -19,8 +19,15 @@ from opgate.ops_build.op_table import Op
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields JAX on the CPU, with the library of the build for any engine that has kernels for the CPU."""
-    library = next(filter(Path.is_file, map(options.library, options.engines)), None)
-    yield Absent("jax", "cpu", "there is no library: run opgate build") if library is None else JaxEngine(library)
+    reason = "there is no library: run opgate build"
+    for library in filter(Path.is_file, map(options.library, options.engines)):
+        try:
+            yield JaxEngine(library)
+        except LoadError as error:
+            reason = str(error)
+        else:
+            return
+    yield Absent("jax", "cpu", reason)
 
 
 class JaxEngine:

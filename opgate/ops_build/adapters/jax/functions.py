@@ -22,7 +22,7 @@ from jax.custom_derivatives import SymbolicZero
 from opgate.ops_build.adapters.numpy.library import THREADS, LoadError, OpLibrary
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.schema import GraphSizes
-from opgate.ops_build.op_functions import check_arguments, documentation, functions_of, signature_of
+from opgate.ops_build.op_functions import check_arguments, documentation, functions_of, plain, signature_of
 from opgate.ops_build.op_gradients import check_convention, inputs_of
 from opgate.ops_build.op_table import Expr, Input, Op
 from opgate.ops_build.packed_attributes import attribute_bytes, text_bytes
@@ -32,6 +32,7 @@ from opgate.ops_build.stated_gradient import differentiable, stated_gradient
 _NAMES = {dtype.numpy: dtype.name for dtype in DTYPES.values()}
 #: What jax has only with this setting.
 _WIDE = frozenset({"f64", "i64"})
+_SETTING = 'expected jax.config.update("jax_enable_x64", True)'
 #: How many sets of attributes and of inputs the functions of an op are kept for.
 _KEPT = 256
 
@@ -92,6 +93,7 @@ class _Key(NamedTuple):
     """All of a call but its tensors. Tensors of a variadic input stand at the end."""
 
     attributes: tuple[tuple[str, Any], ...]
+    packed: bytes  # the attributes: 0.0 equals -0.0
     present: tuple[bool, ...]
     values: tuple[int | None, ...]  # of integers that sizes may need, None for an unknown one
 
@@ -112,10 +114,12 @@ class _Function:
 
     def __call__(self, tensors: Sequence[Any], arguments: dict[str, Any]) -> Any:
         given = self._given(tensors, arguments)
-        arrays = [None if value is None else jnp.asarray(value) for _, value in given]
+        arrays = [None if value is None else self._array(declared, value) for declared, value in given]
         values = tuple(_known_value(declared, value) for declared, value in given)
-        attributes = tuple((name, _frozen(value)) for name, value in sorted(self._attribute_values(arguments).items()))
-        key = _Key(attributes, tuple(array is not None for array in arrays), values)
+        attributes = self._attribute_values(arguments)
+        packed = attribute_bytes(self._attributes, attributes)
+        frozen = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attributes.items())
+        key = _Key(frozen, packed, tuple(array is not None for array in arrays), values)
         found = self._of(key)(*(array for array in arrays if array is not None))
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -128,12 +132,22 @@ class _Function:
         given += [(declared, arguments.pop(declared.name, None)) for declared in inputs[len(tensors) :]]
         if self._variadic:
             last = given.pop()[1]
-            given += [(inputs[-1], value) for value in (() if last is None else last)]
+            if not isinstance(last, (list, tuple)) or any(value is None for value in last):
+                text = f"input '{inputs[-1].name}': expected a list of arrays, got {type(last).__name__}"
+                raise TypeError(f"{self._label}: {text}")
+            given += [(inputs[-1], value) for value in last]
         return given
+
+    def _array(self, declared: Input, value: Any) -> Any:
+        array, dtype = jnp.asarray(value), getattr(value, "dtype", None)
+        if declared.type in _WIDE and dtype == DTYPES[declared.type].numpy and array.dtype != dtype:
+            text = f"input '{declared.name}' is {declared.type}: {_SETTING}"
+            raise ValueError(f"{self._label}: {text}")
+        return array
 
     def _attribute_values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         check_arguments(self.op, arguments)
-        values = {name: arguments.get(name, declared.default) for name, declared in self._attributes.items()}
+        values = {name: plain(arguments.get(name, declared.default)) for name, declared in self._attributes.items()}
         try:
             for name, declared in self._attributes.items():
                 declared.check(values[name])
@@ -183,7 +197,7 @@ class _Function:
             text_bytes(self.op.name),
             struct.pack("<QII", sum(1 << index for index in wanted), THREADS.count, len(key.present)),
             bytes(key.present),
-            attribute_bytes(self._attributes, dict(key.attributes)),
+            key.packed,
         ]
         call = jax.ffi.ffi_call(
             self._ops.target,
@@ -248,10 +262,6 @@ def _known_value(declared: Input, value: Any) -> int | None:
         return None
     array = np.asarray(value)
     return int(array) if array.shape == () and array.dtype.kind in "iu" else None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple, np.ndarray)) else value
 
 
 def _dense(gradient: Any, output: Any) -> Any:

@@ -16,8 +16,8 @@ import numpy as np
 from opgate.ops_build.adapters.numpy.library import ALLOCATE, THREADS, OpLibrary
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.op_functions import SHORT, check_arguments, documentation, functions_of, signature_of
-from opgate.ops_build.op_table import Attribute, Input, Op
+from opgate.ops_build.op_functions import check_arguments, documentation, functions_of, signature_of
+from opgate.ops_build.op_table import Input, Op
 from opgate.ops_build.packed_attributes import attribute_bytes
 
 _DTYPES = [dtype.numpy for dtype in DTYPES.values()]
@@ -203,13 +203,7 @@ class _Call:
 
     def _packed_attributes(self, arguments: Mapping[str, Any]) -> bytes:
         check_arguments(self._op, arguments)
-        try:
-            return attribute_bytes(self._attributes, arguments)
-        except struct.error:
-            name, value = next(item for item in arguments.items() if not _fits(self._attributes[item[0]], item[1]))
-            raise ValueError(
-                f"{self._label}: attribute '{name}': expected integers of 64 bits, got {SHORT.repr(value)}"
-            ) from None
+        return attribute_bytes(self._attributes, arguments)
 
     def _expected(self, declared: Input) -> str:
         return f"expected {' or '.join(self._op.type_variables.get(declared.type, (declared.type,)))}"
@@ -241,12 +235,6 @@ class _Call:
             arrays[index] = _as_strings(arrays[index], array) if index in arrays else array
         outputs = tuple([arrays[index] for index in self._returned])
         return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _fits(attribute: Attribute, value: Any) -> bool:
-    """Returns whether the integers of an attribute have at most 64 bits."""
-    integers = value if attribute.list else [value]
-    return attribute.kind != "int" or all(-(2**63) <= int(n) < 2**63 for n in integers)
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from opgate.ops_build.adapters.numpy.library import load
+from opgate.ops_build.adapters.numpy.library import LoadError, load
 from opgate.ops_build.adapters.openvino.extension import OpenVinoOps
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
@@ -21,12 +21,15 @@ _COMPUTED_OTHERWISE = frozenset({"f16", "bf16", "f64", "i64"})
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """Yields OpenVINO on the CPU, with the library of the build for any engine that has kernels for the CPU."""
-    library = next(filter(Path.is_file, map(options.library, options.engines)), None)
-    yield (
-        Absent("openvino", "cpu", "there is no library: run opgate build")
-        if library is None
-        else OpenVinoEngine(library)
-    )
+    reason = "there is no library: run opgate build"
+    for library in filter(Path.is_file, map(options.library, options.engines)):
+        try:
+            yield OpenVinoEngine(library)
+        except LoadError as error:
+            reason = str(error)
+        else:
+            return
+    yield Absent("openvino", "cpu", reason)
 
 
 class OpenVinoEngine:

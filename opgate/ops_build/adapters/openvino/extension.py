@@ -19,7 +19,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.nodes import attribute_of_node
 from opgate.ops_build.onnx.schema import GraphSizes, infer_shapes
-from opgate.ops_build.op_functions import check_arguments
+from opgate.ops_build.op_functions import check_arguments, plain
 from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.signature_walk import KnownInput, SignatureMismatch, Walk
 
@@ -36,14 +36,19 @@ TYPES: Mapping[str, ov.Type] = {
     "bool": ov.Type.boolean,
 }
 _NAMES = {kind.get_type_name(): name for name, kind in TYPES.items()}
+#: What the plugin for the CPU makes of other dtypes when it compiles a model.
+_MADE = {"f16": "f32", "bf16": "f32", "f64": "f32", "i64": "i32", "bool": "u8"}
 
 
 def why_left_out(op: Op) -> str:
     """Returns why OpenVINO can't have an op, "" if it can."""
     if "str" in op.tensor_types:
         return "an operation in Python gets no strings from OpenVINO"
-    if "f64" in op.tensor_types:
-        return "the plugin for the CPU computes f64 in f32"
+    for tensor in op.inputs:
+        types = op.type_variables.get(tensor.type, (tensor.type,))
+        for dtype in types:
+            if dtype != "i64" and (made := _MADE.get(dtype, dtype)) not in types:
+                return f"the plugin for the CPU makes {made} of {dtype}, which input '{tensor.name}' can't be"
     return "" if op.inputs else "an operation of OpenVINO has an input"
 
 
@@ -66,7 +71,9 @@ class OpenVinoOps:
             raise KeyError(f"OpenVINO has no op {name}: {self.left_out.get(name, 'the library has none')}")
         op = self.ops[name]
         check_arguments(op, attributes)
-        values = {attribute.name: attributes.get(attribute.name, attribute.default) for attribute in op.attributes}
+        values = {
+            attribute.name: plain(attributes.get(attribute.name, attribute.default)) for attribute in op.attributes
+        }
         present = tuple(value is not None for value in inputs)
         return self._operations[name]([value for value in inputs if value is not None], values, present)
 
@@ -74,7 +81,7 @@ class OpenVinoOps:
         def convert(node: Any) -> Any:
             inputs = [_present(node.get_input(index)) for index in range(node.get_input_size())]
             given = {a.name: node.get_attribute(a.name) for a in op.attributes if node.has_attribute(a.name)}
-            values = {a.name: attribute_of_node(a, given.get(a.name)) for a in op.attributes}
+            values = {a.name: attribute_of_node(a, given[a.name]) for a in op.attributes if a.name in given}
             return self.node(op.name, inputs, values).outputs()
 
         return convert
@@ -121,6 +128,8 @@ def _operation(library: OpLibrary, op: Op) -> type:
             return Operation(inputs, self._values, self._present)
 
         def visit_attributes(self, visitor: Any) -> bool:
+            # OpenVINO takes nodes with the same inputs and attributes for one.
+            visitor.on_attributes({"call": repr((sorted(self._values.items()), tuple(self._present)))})
             return True
 
         def has_evaluate(self) -> bool:
@@ -134,7 +143,13 @@ def _operation(library: OpLibrary, op: Op) -> type:
                     arrays[place] = array.astype(np.int64)
             if op.inputs[-1].variadic:
                 arrays = [*arrays[: len(op.inputs) - 1], arrays[len(op.inputs) - 1 :]]
-            found = run(*arrays, **self._values)
+            try:
+                found = run(*arrays, **self._values)
+            except Exception:
+                for output in outputs:  # with one thread OpenVINO tells nobody, and its memory may hold anything
+                    if output.size:
+                        _array(output)[...] = 0
+                raise
             for output, array in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
                 output.shape = array.shape
                 if array.size:
