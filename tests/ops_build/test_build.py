@@ -158,7 +158,7 @@ def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
         build(op_of_ones_own(tmp_path, "forgotten", ""), silent)
 
 
-ADAPTERS = [f"adapters/{one.parent.name}" for one in sorted((SOURCE / "adapters").glob("*/__init__.py"))]
+ADAPTERS = [f"adapters/{name}" for name in sorted({one.parent.name for one in (SOURCE / "adapters").glob("*/*.cpp")})]
 
 
 @pytest.mark.parametrize("folder", ["signature", "op_call", *ADAPTERS])
@@ -318,6 +318,7 @@ def test_tensorrts_headers_are_found_or_missed_with_a_reason(tmp_path: Path, mon
 
 def test_libraries_export_their_engines_entries_only(built: Build) -> None:
     table = {"opgate_table", "opgate_parse_signature", "opgate_running_op", "opgate_run", "opgate_run_message"}
+    table |= {"opgate_check", "opgate_xla"}
     table |= {"__tvm_ffi_opgate_function", "__tvm_ffi_opgate_set_num_threads"}
     onnxruntime = {"RegisterCustomOps", "opgate_state_owner", "opgate_forget_owner", "opgate_op_times"}
     onnxruntime |= {"opgate_record_calls", "opgate_recorded_calls"}

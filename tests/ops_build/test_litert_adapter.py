@@ -220,6 +220,8 @@ def test_a_library_needs_nothing_of_litert(path: Path) -> None:
         "opgate_parse_signature",
         "opgate_run",
         "opgate_run_message",
+        "opgate_check",
+        "opgate_xla",
         "opgate_running_op",
         "opgate_table",
         "tflite_plugin_create_delegate",

@@ -903,6 +903,8 @@ def test_exported_symbols(library: registration.OpLibrary) -> None:
         "opgate_parse_signature",
         "opgate_run",
         "opgate_run_message",
+        "opgate_check",
+        "opgate_xla",
         "opgate_running_op",
         "opgate_torch_register",
     }

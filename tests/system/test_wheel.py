@@ -123,7 +123,8 @@ def test_an_op_in_python_needs_no_compiler(installed: Installed) -> None:
     text = file.read_text()
     file.write_text(text[: text.index("    n = ")] + "    return x / 2\n" + text[text.index("\n\n@halves.cases") :])
     assert "left out torch: cmake is not installed" in installed.opgate("build", "plain_ops")
-    assert "1 passed, 0 failed" in installed.opgate("verify", "--folder", "plain_ops")
+    # JAX and OpenVINO run it too if they are installed.
+    assert re.search(r"\b[1-3] passed, 0 failed", installed.opgate("verify", "--folder", "plain_ops"))
     code = (
         "import numpy, opgate.numpy\n"
         "ops = opgate.numpy.load('plain_ops/build/libplain_ops_onnxruntime.so')\n"

@@ -156,7 +156,7 @@ def _operation(library: OpLibrary, op: Op) -> type:
                     _array(output)[...] = array
             return True
 
-    # OpenVINO knows its own operations by names without their case: one called RoiAlignRotated would count as such.
+    # OpenVINO knows its own operations by names without their case, and would take an op of such a name for its own.
     Operation.__name__ = Operation.__qualname__ = f"{op.domain}.{op.name}"
     return Operation
 
