@@ -9,8 +9,10 @@ from pathlib import Path
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.engine import Engine
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_table import Op
+from opgate.ops_build.verification.verify import References, try_case
 
 #: The most cases of an op with its first choice of dtypes, and with each other choice.
 MOST, MOST_OF_OTHERS = 8, 2
@@ -34,3 +36,18 @@ def folder_of_ops(folder: Path, names: Iterable[str]) -> Path:
     for name in names:
         (folder / name).symlink_to(SOURCE / "ops" / name)
     return folder
+
+
+def failures_on(engine: Engine, ops: Iterable[Op], folder: Path, *, everything: bool) -> tuple[list[str], int]:
+    """Runs three cases of each op and choice of dtypes that an engine doesn't refuse, or all with `everything`. Returns
+    what failed, and how many ran."""
+    failures, tried = [], 0
+    for op, types, cases in chosen_cases(ops, folder, everything=everything):
+        if engine.refusal(op, types):
+            continue
+        references = References(op, folder_of(op, [folder]))
+        for case in cases if everything else cases[:3]:
+            failure = try_case(op, references, case, types, engine)
+            failures += [f"{op.name} {types} {case.name}: {failure}"] if failure else []
+            tried += 1
+    return failures, tried

@@ -25,10 +25,9 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_table import Op, snake_case
 from opgate.ops_build.stated_gradient import differentiable
-from opgate.ops_build.verification.verify import References, try_case
 from tests import PROJECT
 from tests.conftest import ALL
-from tests.ops_build.choosing import chosen_cases
+from tests.ops_build.choosing import failures_on
 
 OPS = SOURCE / "ops"
 F32 = np.float32
@@ -73,14 +72,7 @@ def test_cases_of_every_op(jax: Any, library: Path, all_ops: Any) -> None:
     """Few cases of each op and dtype, or all with OPGATE_TEST_ALL."""
     from opgate.ops_build.adapters.jax.engine import JaxEngine
 
-    engine = JaxEngine(library)
-    failures, tried = [], 0
-    for op, types, cases in chosen_cases(all_ops.ops.values(), OPS, everything=ALL):
-        references = References(op, folder_of(op, [OPS]))
-        for case in cases if ALL else cases[:3]:
-            failure = try_case(op, references, case, types, engine)
-            failures += [f"{op.name} {types} {case.name}: {failure}"] if failure else []
-            tried += 1
+    failures, tried = failures_on(JaxEngine(library), all_ops.ops.values(), OPS, everything=ALL)
     assert not failures, "\n".join(failures)
     assert tried > 100
 

@@ -17,10 +17,8 @@ if find_spec("openvino") is None:
     pytest.skip("the Python package openvino is not installed", allow_module_level=True)
 
 from opgate.ops_build.building.options import SOURCE
-from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.verification.verify import References, try_case
 from tests.conftest import ALL
-from tests.ops_build.choosing import chosen_cases
+from tests.ops_build.choosing import failures_on
 
 OPS = SOURCE / "ops"
 F32 = np.float32
@@ -48,16 +46,7 @@ def test_cases_of_every_op(library: Path, ops: Any) -> None:
     """Few cases of each op and dtype, or all with OPGATE_TEST_ALL."""
     from opgate.ops_build.adapters.openvino.engine import OpenVinoEngine
 
-    engine = OpenVinoEngine(library)
-    failures, tried = [], 0
-    for op, types, cases in chosen_cases(ops.ops.values(), OPS, everything=ALL):
-        if engine.refusal(op, types):
-            continue
-        references = References(op, folder_of(op, [OPS]))
-        for case in cases if ALL else cases[:3]:
-            failure = try_case(op, references, case, types, engine)
-            failures += [f"{op.name} {types} {case.name}: {failure}"] if failure else []
-            tried += 1
+    failures, tried = failures_on(OpenVinoEngine(library), ops.ops.values(), OPS, everything=ALL)
     assert not failures, "\n".join(failures)
     assert tried > 100
 

@@ -189,7 +189,8 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
         (tmp_path / "my_ops" / block.splitlines()[0].removeprefix("# ")).write_text(block)
     verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" in line)
     matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")) + of(library))
-    assert re.search(r"\b[1-9]\d* passed, 0 failed", matrix)
+    # Six for each engine that is there, and two of the gradient.
+    assert re.search(r"\b(8|16|24|32) passed, 0 failed", matrix)
     decomposed = tmp_path / "clamp.onnx"
     decompose = f".venv/bin/opgate decompose {model} -o {decomposed} --folder {tmp_path / 'my_ops'}"
     run(decompose)

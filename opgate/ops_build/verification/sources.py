@@ -6,7 +6,9 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
+from opgate.ops_build.adapters.numpy.library import LoadError
 from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.engines.engine import Absent, Engine
@@ -26,12 +28,19 @@ class Adapter:
             device = "cuda" if self.name == "tensorrt" else "cpu"
             yield Absent(self.name, device, why_not_built(self.options, self.name))
             return
-        try:
-            module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
-        except ModuleNotFoundError as error:
-            yield Absent(self.name, "cpu", f"the Python package {error.name} is not installed")
-            return
-        yield from module.engines(self.options)
+        module = _engine_module(self.name)
+        if isinstance(module, Absent):
+            yield module
+        else:
+            yield from module.engines(self.options)
+
+
+def _engine_module(name: str) -> ModuleType | Absent:
+    """Returns the module with the engine of an adapter, Absent with the reason if it can't be imported."""
+    try:
+        return importlib.import_module(f"opgate.ops_build.adapters.{name}.engine")
+    except ModuleNotFoundError as error:
+        return Absent(name, "cpu", f"the Python package {error.name} is not installed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +65,21 @@ class Caller:
     options: BuildOptions
 
     def engines(self) -> Iterable[Engine | Absent]:
-        """Yields the engine on the CPU, or Absent with the reason."""
-        try:
-            module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
-        except ModuleNotFoundError as error:
-            yield Absent(self.name, "cpu", f"the Python package {error.name} is not installed")
+        """Yields the engine on the CPU, with the first library of the build that it can call, or Absent with the
+        reason."""
+        module = _engine_module(self.name)
+        if isinstance(module, Absent):
+            yield module
             return
-        yield from module.engines(self.options)
+        reason = "there is no library: run opgate build"
+        for library in filter(Path.is_file, map(self.options.library, self.options.engines)):
+            try:
+                yield module.engine(library)
+            except LoadError as error:
+                reason = str(error)
+            else:
+                return
+        yield Absent(self.name, "cpu", reason)
 
 
 def callers_of(options: BuildOptions) -> list[Caller]:

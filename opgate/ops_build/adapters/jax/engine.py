@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from opgate.ops_build.adapters.jax.functions import JaxOps
-from opgate.ops_build.adapters.numpy.library import LoadError, load
-from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.adapters.numpy.library import load
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_table import Op
-
-
-def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
-    """Yields JAX on the CPU, with the library of the build for any engine that has kernels for the CPU."""
-    reason = "there is no library: run opgate build"
-    for library in filter(Path.is_file, map(options.library, options.engines)):
-        try:
-            yield JaxEngine(library)
-        except LoadError as error:
-            reason = str(error)
-        else:
-            return
-    yield Absent("jax", "cpu", reason)
 
 
 class JaxEngine:
@@ -53,3 +38,7 @@ class JaxEngine:
         found = call(**case.inputs, **case.attributes)
         outputs = found if isinstance(found, tuple) else (found,)
         return {tensor.name: np.asarray(output) for tensor, output in zip(op.outputs, outputs, strict=True)}
+
+
+#: What verification makes of a library.
+engine = JaxEngine

@@ -39,8 +39,6 @@ _KEPT = 256
 
 def why_left_out(op: Op) -> str:
     """Returns why JAX can't have an op, "" if it can."""
-    if "cpu" not in op.devices:
-        return "it has no kernel for the CPU"
     if "str" in op.tensor_types:
         return "JAX has no strings"
     for output in op.outputs:
@@ -51,8 +49,8 @@ def why_left_out(op: Op) -> str:
 
 
 class JaxOps:
-    """The ops of a library in JAX. `functions` has those that `public_names` returns, `left_out` the reasons of ops
-    that JAX can't have."""
+    """The ops of a library in JAX. `functions` has their functions by name, `left_out` the reasons of ops that JAX
+    can't have."""
 
     def __init__(self, library: OpLibrary) -> None:
         """Registers the library with JAX. Raises LoadError."""
@@ -66,14 +64,12 @@ class JaxOps:
         except AttributeError:
             raise LoadError(f"{library.path} was built by an older opgate: run opgate build") from None
         jax.ffi.register_ffi_target(self.target, jax.ffi.pycapsule(handler), platform="cpu")
-        self.names = SimpleNamespace()  # by name, for gradients in Python
         with_gradient = differentiable(self.ops.values())
         self.functions: dict[str, Callable[..., Any]] = {}
         for op in self.ops.values():
             for name, returned in functions_of(op):
-                call = self._function(op, name, returned, op.name in with_gradient)
-                self.functions[name] = call
-                setattr(self.names, name, call)
+                self.functions[name] = self._function(op, name, returned, op.name in with_gradient)
+        self.names = SimpleNamespace(**self.functions)  # for gradients in Python
 
     def _function(self, op: Op, name: str, returned: Op, has_gradient: bool) -> Callable[..., Any]:
         run = _Function(self, op, returned)
@@ -210,25 +206,24 @@ class _Function:
         return found
 
     def _results(self, key: _Key, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of all outputs. Raises ValueError or TypeError."""
-        walk, rest = Walk(self.op, GraphSizes()), iter(arrays)
+        """Returns the shapes and dtypes of all outputs. Raises ValueError."""
+        walk, rest, attributes = Walk(self.op, GraphSizes()), iter(arrays), dict(key.attributes)
         known = []
         for there, value in zip(key.present, key.values, strict=True):
             array = next(rest) if there else None
             known.append(
                 None if array is None else KnownInput(_NAMES.get(array.dtype, str(array.dtype)), array.shape, value)
             )
-        integers = {a.name: dict(key.attributes)[a.name] for a in self.op.attributes if a.kind == "int" and not a.list}
+        integers = {a.name: attributes[a.name] for a in self.op.attributes if a.kind == "int" and not a.list}
         results = []
         try:
             walk.bind(known, integers)
-            self._ops.library.check_node(self.op, dict(key.attributes), walk.known_sizes)
+            self._ops.library.check_node(self.op, attributes, walk.known_sizes)
             for output in self.op.outputs:
                 dtype, dims = walk.type_of(output) or "", walk.output_dims(output, _unknown)
                 assert dims is not None  # every rank is known
                 if dtype in _WIDE and not jax.config.jax_enable_x64:
-                    text = f"output '{output.name}' is {dtype}: expected jax.config.update(\"jax_enable_x64\", True)"
-                    raise SignatureMismatch(text)
+                    raise SignatureMismatch(f"output '{output.name}' is {dtype}: {_SETTING}")
                 results.append(jax.ShapeDtypeStruct(dims, DTYPES[dtype].numpy))
         except SignatureMismatch as error:
             raise ValueError(f"{self._label}: {error}") from None

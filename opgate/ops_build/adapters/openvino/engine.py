@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 
-from opgate.ops_build.adapters.numpy.library import LoadError, load
+from opgate.ops_build.adapters.numpy.library import load
 from opgate.ops_build.adapters.openvino.extension import OpenVinoOps
-from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_table import Op
 
 _COMPUTED_OTHERWISE = frozenset({"f16", "bf16", "f64", "i64"})
-
-
-def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
-    """Yields OpenVINO on the CPU, with the library of the build for any engine that has kernels for the CPU."""
-    reason = "there is no library: run opgate build"
-    for library in filter(Path.is_file, map(options.library, options.engines)):
-        try:
-            yield OpenVinoEngine(library)
-        except LoadError as error:
-            reason = str(error)
-        else:
-            return
-    yield Absent("openvino", "cpu", reason)
 
 
 class OpenVinoEngine:
@@ -58,3 +43,7 @@ class OpenVinoEngine:
         names = [value.name for value in one.model.graph.input]
         found = compiled([np.ascontiguousarray(one.feeds[name]).reshape(one.feeds[name].shape) for name in names])
         return {tensor.name: np.array(found[index]) for index, tensor in enumerate(op.outputs)}
+
+
+#: What verification makes of a library.
+engine = OpenVinoEngine
