@@ -179,8 +179,6 @@ OPERATIONS = {
     function.__name__: function
     for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests, op_times)
 }
-# Operations that wait for others of their kind, because they take a while.
-SLOW = frozenset(("load", "unload"))
 # Operations that only read. They don't wait for ever.
 READS = frozenset(("metrics", "statistics", "look", "last_requests", "op_times"))
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.system.running import ROOT, Server, running
 from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection, infer_request
 from tests.system.test_leaving import WAYS
+from tests.system.test_python_models import write
 
 EXPLICIT = ("--workers", "2", "--model-control-mode", "explicit", "--load-model", "double")
 # New connections. That all of them come to the same one of two processes happens once in half a million times.
@@ -170,6 +172,49 @@ def test_load_and_unload_reach_all(server, protocol):
         assert everywhere(server, protocol, lambda each: infer(each, "other")) == [2.0] * MANY
         client.unload_model("other")
         assert set(everywhere(server, protocol, lambda each: each.is_model_ready("other"))) == {False}
+
+
+WAITS_FOR_A_FILE = """
+import pathlib
+import time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        while not pathlib.Path({go!r}).exists():
+            time.sleep(0.05)
+
+    def execute(self, requests):
+        return []
+"""
+IN_AND_OUT = """max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+
+
+@over("grpc")
+def test_loads_go_on_beside_one_that_waits(tmp_path, protocol):
+    repository, go = tmp_path / "models", tmp_path / "go"
+    for name in ("double", "other"):
+        double(repository, name, config=batching())
+    write(repository, "waits", IN_AND_OUT, WAITS_FOR_A_FILE.format(go=str(go)))
+    with (
+        running(repository, *EXPLICIT, "--allow-python-models") as server,
+        connect(server, protocol) as first,
+        connect(server, protocol) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        waiting = pool.submit(first.load_model, "waits")
+        time.sleep(1)  # the other load comes after it, in every process
+        try:
+            pool.submit(client.load_model, "other").result(30)
+            assert everywhere(server, protocol, lambda each: infer(each, "other")) == [2.0] * MANY
+            pool.submit(client.unload_model, "other").result(30)
+            assert not waiting.done()
+        finally:
+            go.touch()
+        waiting.result(60)
+        assert set(everywhere(server, protocol, lambda each: each.is_model_ready("waits"))) == {True}
 
 
 def test_a_load_with_files_reaches_all(repository, server, protocol):
@@ -358,9 +403,9 @@ def test_changes_while_a_process_hangs(repository, protocol):
             for change in (
                 lambda: client.register_system_shared_memory("region", file.key, ONES.nbytes),
                 lambda: client.load_model("other"),
-                lambda: client.unload_model("double"),
                 lambda: client.update_log_settings({"log_verbose_level": 1}),
                 lambda: client.update_trace_settings("double", {"trace_rate": "7"}),
+                lambda: client.unload_model("double"),
             ):
                 with pytest.raises(InferenceServerException, match=r"gateway process [12] has not answered for 5 s"):
                     change()

@@ -266,6 +266,26 @@ def test_a_client_that_sends_more_than_it_may_loads_nothing(tmp_path, path):
             assert b'opgate_limited_requests_total{client="*"} 2.0' in answer.read()
 
 
+def test_a_client_that_sends_more_than_it_may_loads_no_model_for_its_picture(tmp_path):
+    picture = 'parameters { key: "predict_picture_model" value { string_value: "draws" } } max_batch_size: 0 '
+    double(tmp_path, "a", picture + ALWAYS)
+    double(tmp_path, "draws", "max_batch_size: 0 " + ON_DEMAND)
+    with running(tmp_path, "--client-limit", "*:0.05") as server:
+
+        def status(accept):
+            headers = {"Content-Type": "application/json", "Accept": accept}
+            request = urllib.request.Request(f"{server.url}/predict/a", b'{"x": [1, 1, 1, 1]}', headers)
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert status("application/json") == 200
+        assert status("image/png") == 429
+        assert resident(server) == set()
+
+
 SLEEPS = """
 import time
 import numpy as np

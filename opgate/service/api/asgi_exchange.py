@@ -137,9 +137,9 @@ class _Search(AsgiExchange[Served]):
 
     __slots__ = ("_timeout_us",)
 
-    def __init__(self, gateway: Gateway, http: HttpRequest, timeout_us: int) -> None:
+    def __init__(self, gateway: Gateway, http: HttpRequest, model: tuple[str, str], timeout_us: int) -> None:
         super().__init__(gateway, http, lambda _: 0, lambda _: _never())
-        self.model, self.version = model_and_version(http)
+        self.model, self.version = model
         self._timeout_us = timeout_us
 
     def timeout_us(self) -> int:
@@ -170,13 +170,19 @@ def model_and_version(http: HttpRequest) -> tuple[str, str]:
     return http.path_params.get("model", ""), http.path_params.get("version", "")
 
 
-async def found(gateway: Gateway, http: HttpRequest, timeout_us: int = 0) -> Served:
-    """Returns the model that the path of a request names. Loads it first if it is not in memory, unless the client
-    sends more requests than it may. Raises ServingError, also if that takes longer than `timeout_us`."""
+async def found(
+    gateway: Gateway, http: HttpRequest, model: tuple[str, str] | None = None, *, timeout_us: int = 0
+) -> Served:
+    """Returns a model for a request: of this name and version, or the one that its path names. Loads it first if it is
+    not in memory, unless the client sends more requests than it may.
+
+    Raises ServingError, also if that takes longer than `timeout_us`.
+    """
+    model = model or model_and_version(http)
     try:
-        return gateway.find(*model_and_version(http))
+        return gateway.find(*model)
     except NotLoadedError:
-        return await _Search(gateway, http, timeout_us).served()
+        return await _Search(gateway, http, model, timeout_us).served()
 
 
 async def unless_left(http: HttpRequest, work: Awaitable[T]) -> T:

@@ -268,7 +268,7 @@ class _Routes:
             return gateway.find(*model_and_version(request))
         except NotLoadedError:
             timeout_us = await gateway.work(body.size, lambda: timeout_of(memoryview(body.unpacked())[:header_length]))
-            return await found(gateway, request, timeout_us)
+            return await found(gateway, request, timeout_us=timeout_us)
 
     async def _tensors(self, request: Request, stack: contextlib.ExitStack) -> tuple[int | None, Body]:
         """Returns the bytes of the JSON in a body with tensors, None if it is all of it, and the body. `stack` holds

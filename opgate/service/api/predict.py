@@ -77,7 +77,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             return await _several(gateway, request, (name, version), rows, stack)
         if wants:
             name, version = picture_model, ""
-        served = await gateway.found(name, version)
+        served = await found(gateway, request, (name, version))
         model = served.model
 
         def decode() -> InferRequest:
@@ -142,7 +142,7 @@ async def _several(
     async def answer(values: Mapping[str, Value]) -> bytes:
         async with at_once:
             try:
-                served = await gateway.found(*model)
+                served = await found(gateway, request, model)
                 spec = served.model.spec
                 part = _Part(gateway, request, served.model, stack)
                 size = sum(len(value) for value in values.values() if isinstance(value, (bytes, str)))

@@ -16,12 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.all_processes import SLOW, AllProcesses, perform
+from opgate.service.all_processes import AllProcesses, perform
 from opgate.service.core.errors import Kind, ServingError, kind_of, of_system
 from opgate.service.listening import Listen
 from opgate.service.native import process
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
-from opgate.service.repository.control import alone
 from opgate.service.signals import end_process
 from opgate.service.telemetry import logs
 
@@ -51,7 +50,7 @@ class Member(AllProcesses):
         self._doing: set[asyncio.Task[None]] = set()
         self._decisions: dict[int, asyncio.Future[tuple[str, str] | None]] = {}  # by order, of those that wait for one
         self._past = b""
-        self._slow = asyncio.Lock()
+        self._catching_up = asyncio.Lock()
         self._listen = asyncio.Event()
 
     async def join(self, gateway: Gateway) -> None:
@@ -145,14 +144,17 @@ class Member(AllProcesses):
         return None if decided is None else ServingError(Kind(decided[0]), decided[1])
 
     async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
-        """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began."""
-        agree = partial(self._agree, order) if order else alone
+        """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began.
+
+        What others ran before comes first, one after the other. Then operations run side by side: loads of the same
+        models take turns in the order in which they came, which is the same in every process.
+        """
         try:
-            if operation in SLOW:
-                async with self._slow:
-                    outcome = Outcome(await perform(self._gateway, operation, arguments, agree))
-            else:
-                outcome = Outcome(await perform(self._gateway, operation, arguments))
+            async with self._catching_up:
+                if not order:
+                    outcome = Outcome(await perform(self._gateway, operation, arguments))
+            if order:
+                outcome = Outcome(await perform(self._gateway, operation, arguments, partial(self._agree, order)))
         except Exception as error:
             if not isinstance(error, ServingError):
                 logger.exception("%s failed", operation)
