@@ -72,43 +72,6 @@ __device__ Standard<C> standard(std::int64_t count, C epsilon, Value value) {
   return {shift, rest, C(1) / sqrt(second / length + epsilon)};
 }
 
-/// Rows of `length` numbers of T, x + residual rounded to T.
-template <typename T>
-struct Sums {
-  std::int64_t length;
-  const T *x, *residual;  ///< residual may be null
-
-  __device__ ComputeType<T> operator()(std::int64_t i) const {
-    using C = ComputeType<T>;
-    if (!residual) return static_cast<C>(x[i]);
-    return static_cast<C>(static_cast<T>(static_cast<C>(x[i]) + static_cast<C>(residual[i])));
-  }
-};
-
-/// y[i] = standard(sum[i]) * weight + bias for rows of `length` numbers. The numbers i of a row belong to channel
-/// row % groups * channels + i / part, where the row has `channels` channels of `part` numbers.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    normalize(std::int64_t count, Sums<T> sums, std::int64_t groups, std::int64_t part, ComputeType<T> epsilon,
-              const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum_out) {
-  using C = ComputeType<T>;
-  const std::int64_t channels = sums.length / part;
-  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
-    const std::int64_t begin = row * sums.length, first = row % groups * channels;
-    const auto value = [&](std::int64_t i) { return sums(begin + i); };
-    const Standard<C> standardize = standard<true>(sums.length, epsilon, value);
-    for (std::int64_t i = threadIdx.x; i < sums.length; i += kThreads) {
-      const C total = value(i);
-      C result = standardize(total);
-      const std::int64_t channel = first + i / part;
-      if (weight) result *= static_cast<C>(weight[channel]);
-      if (bias) result += static_cast<C>(bias[channel]);
-      if (sum_out) sum_out[begin + i] = static_cast<T>(total);
-      y[begin + i] = static_cast<T>(result);
-    }
-  }
-}
-
 /// to[i] = the sum of sums[chunk * c + i] over the chunks. A thread adds those of one column; none give 0.
 template <typename T, typename C = ComputeType<T>>
 __global__ void __launch_bounds__(kThreads)

@@ -39,6 +39,9 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     yield Case("no channel", images(2, 0, 3), {"groups": 2})
     yield Case("many small groups", images(3, 320, 3), {"groups": 32})
     yield Case("one large group", images(2, 4, 130, 130), {"groups": 1})
+    long = images(2, 4, 20, 400)
+    yield Case("large groups, residual", long | {"residual": normal(2, 4, 20, 400)}, {"groups": 2})
+    yield Case("many large groups", images(65, 4, 8224 // dtype.itemsize), {"groups": 2})
     x = normal(2, 8, 5)
     for names in [(), ("weight",), ("bias",), ("residual",), ("weight", "residual")]:
         others = {"weight": normal(8), "bias": normal(8), "residual": normal(2, 8, 5)}

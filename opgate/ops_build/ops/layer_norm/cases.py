@@ -22,8 +22,12 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         yield Case(f"{list(shape)}", inputs)
         yield Case(f"{list(shape)} with residual", inputs | {"residual": normal(*shape)})
     # Lengths on both sides of a vector, of a GPU's warp and block, and of the blocks of partial sums.
-    for length in (2, 15, 16, 17, 31, 33, 63, 65, 200, 257, 1023, 1025, 4100, 8201):
+    for length in (2, 15, 16, 17, 31, 33, 63, 65, 200, 257, 1023, 1025, 4100, 8201, 8208, 20_000):
         yield Case(f"rows of {length}", rows(3, length) | {"residual": normal(3, length)})
+    # Longer than a block of a GPU holds: few rows are computed by several blocks each, many by one each.
+    yield Case(
+        "many long rows", rows(130, 16_448 // dtype.itemsize) | {"residual": normal(130, 16_448 // dtype.itemsize)}
+    )
     x = normal(4, 40)
     for names in [(), ("weight",), ("bias",), ("residual",), ("weight", "residual"), ("bias", "residual")]:
         others = {"weight": normal(40), "bias": normal(40), "residual": normal(4, 40)}
@@ -37,6 +41,7 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     steps = rng.integers(0, 8, (3, 5000)) + large
     yield Case("a large mean", {"x": steps.astype(dtype)})
     yield Case("a large negative mean", {"x": -steps.astype(dtype)})
+    yield Case("a large mean of long rows", {"x": (rng.integers(0, 8, (2, 20_000)) + large).astype(dtype)})
     for scale in (3e-4, 200.0):
         yield Case(f"values of about {scale}", {"x": (normal(3, 40) * dtype.type(scale)).astype(dtype)})
     yield Case("zeros, epsilon 0", {"x": np.zeros((2, 5), dtype)}, {"epsilon": 0.0})

@@ -1,21 +1,26 @@
 #include "layer_norm.h"
 
-#include "kernel_toolkit/rows.cuh"
+#include "norms/normalize.cuh"
 
 namespace opgate::ops::layer_norm {
 namespace {
 
 struct Cuda : ChecksEpsilon {
+  using Norm = norms::Norm<true, false>;
+
+  template <typename T>
+  static auto workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    const std::int64_t c = in.size("c");
+    return Norm::workspace<T>(workspace, c == 0 ? 0 : in["x"].size() / c, c);
+  }
+
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t c = in.size("c"), size = in["x"].size();
     if (size == 0) return {};
-    const rows::Sums<T> sums{c, in["x"].data<T>(), data_or_null<T>(in, "residual")};
-    const auto epsilon = static_cast<ComputeType<T>>(attributes.number("epsilon"));
-    rows::normalize<T><<<blocks_for(size / c, 1), rows::kThreads, 0, stream_of(context)>>>(
-        size / c, sums, 1, 1, epsilon, data_or_null<T>(in, "weight"), data_or_null<T>(in, "bias"), out["y"].data<T>(),
-        data_or_null<T>(out, "sum"));
-    return launched();
+    auto rows = norms::Rows<T>::of(in, attributes, out, size / c, c);
+    rows.bias = data_or_null<T>(in, "bias");
+    return Norm::run(context, rows);
   }
 };
 

@@ -26,6 +26,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         inputs = {"x": normal(3, length), "weight": normal(length), "residual": normal(3, length)}
         yield Case(f"rows of {length}", inputs)
         yield Case(f"rows of {length} without residual", {"x": inputs["x"], "weight": inputs["weight"]})
+    many = 16_448 // dtype.itemsize  # many rows that are longer than a block of a GPU holds
+    yield Case("many long rows", {"x": normal(130, many), "weight": normal(many), "residual": normal(130, many)})
     # One sum of f32 would round away what it adds: equal values make it drift in one direction.
     drift = {"x": np.full((1, 80_000), 0.1, dtype), "weight": np.ones(80_000, dtype)}
     exact = (5e-7, 0.0) if dtype == np.float32 else None

@@ -43,6 +43,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         for size, rotated in [(9, 4), (16, 6), (7, 2)]:
             part = words | {"rotary_embedding_dim": rotated}
             yield Case(f"{rotated} of {size} {words}", inputs(2, 3, 5, size, rotated), part)
+    # On a GPU a thread of so many computes several heads.
+    yield Case("many heads", inputs(1, 31, 1064, 64))
     yield Case("num_heads beside 4 dims", inputs(2, 3, 5, 8), {"num_heads": 5})
     for shape in [(0, 3, 5, 8), (2, 0, 5, 8), (2, 3, 0, 8), (2, 3, 5, 0)]:
         yield Case(f"{shape}", inputs(*shape))
