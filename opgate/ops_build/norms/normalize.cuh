@@ -132,7 +132,7 @@ __device__ rows::Standard<C> standard_of(C epsilon, const Mean& mean) {
 
 /// `threads` threads compute a row, `lanes` elements at a time. Each holds `held` vectors, and loads all of them before
 /// it uses the first one. `longer` says whether a row may have more vectors than the threads hold.
-template <typename T, int lanes, int threads, int held, bool centred, bool channels, bool residual, bool longer>
+template <typename T, int lanes, int threads, int held, bool centred, bool channels, bool longer>
 __global__ void __launch_bounds__(kThreads)
     normalize(std::int64_t count, std::int64_t c, const T* __restrict__ x, const T* __restrict__ addend,
               Affine<T, channels> affine, T* __restrict__ y, T* __restrict__ sum, ComputeType<T> epsilon) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < held; ++k) {
       if (thread + k * threads < end) total[k] = load<T, lanes>(x + begin, thread + k * threads);
     }
-    if constexpr (residual) {
+    if (addend) {
 #pragma unroll
       for (int k = 0; k < held; ++k) {
         if (thread + k * threads < end) added[k] = load<T, lanes>(addend + begin, thread + k * threads);
@@ -161,12 +161,12 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < held; ++k) {
       const int vector = thread + k * threads;
       if (vector >= end) continue;
-      if constexpr (residual) add(total[k], added[k]);
+      if (addend) add(total[k], added[k]);
       if (sum) store(sum + begin, vector, total[k]);
     }
     const auto total_of = [&](int vector) {
       Vector<T, lanes> value = load<T, lanes>(x + begin, vector);
-      if constexpr (residual) add(value, load<T, lanes>(addend + begin, vector));
+      if (addend) add(value, load<T, lanes>(addend + begin, vector));
       return value;
     };
     const rows::Standard<C> standard = standard_of<centred>(epsilon, [&](const auto& term) {
@@ -345,15 +345,9 @@ struct Norm {
 
   template <typename T, int lanes, int threads, int held, bool longer = false>
   static void launch(const Rows<T>& rows, cudaStream_t stream) {
-    const unsigned blocks = blocks_for(rows.count, kThreads / threads);
-    const auto affine = affine_of<T, lanes>(rows);
-    if (rows.residual) {
-      normalize<T, lanes, threads, held, centred, channels, true, longer><<<blocks, kThreads, 0, stream>>>(
-          rows.count, rows.c, rows.x, rows.residual, affine, rows.y, rows.sum, rows.epsilon);
-    } else {
-      normalize<T, lanes, threads, held, centred, channels, false, longer><<<blocks, kThreads, 0, stream>>>(
-          rows.count, rows.c, rows.x, nullptr, affine, rows.y, rows.sum, rows.epsilon);
-    }
+    normalize<T, lanes, threads, held, centred, channels, longer>
+        <<<blocks_for(rows.count, kThreads / threads), kThreads, 0, stream>>>(
+            rows.count, rows.c, rows.x, rows.residual, affine_of<T, lanes>(rows), rows.y, rows.sum, rows.epsilon);
   }
 
   template <typename T, int lanes>
@@ -373,10 +367,8 @@ struct Norm {
     const std::int64_t vectors = rows.c / lanes;
     if (vectors <= 8) return launch<T, lanes, 8, 1>(rows, stream);
     if (vectors <= kWarp) return launch<T, lanes, kWarp, 1>(rows, stream);
-    if (vectors <= kWarp * 2) return launch<T, lanes, kWarp, 2>(rows, stream);
     if (vectors <= kWarp * kMostHeld) return launch<T, lanes, kWarp, kMostHeld>(rows, stream);
     if (vectors <= kThreads) return launch<T, lanes, kThreads, 1>(rows, stream);
-    if (vectors <= kThreads * 2) return launch<T, lanes, kThreads, 2>(rows, stream);
     if (vectors <= kThreads * kMostHeld) return launch<T, lanes, kThreads, kMostHeld>(rows, stream);
     if (rows.count < kManyRows) return launch_chunks<T, lanes>(rows, moments, stream);
     return launch<T, lanes, kThreads, kMostHeld, true>(rows, stream);

@@ -31,7 +31,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("silence", np.zeros((1, 2000), np.float32))
     yield case("loud", 3e4 * noise(1, 2000))
     # Every factor of a transform, primes and powers among them.
-    for n_fft in (2, 3, 4, 5, 6, 8, 9, 16, 25, 30, 49, 64, 77, 120, 121, 251, 512, 2048):
+    for n_fft in (2, 3, 4, 5, 6, 8, 9, 16, 25, 30, 49, 64, 77, 120, 121, 251, 512, 1250, 2047, 2048, 4096, 4099, 4104):
         yield case(f"n_fft {n_fft}", noise(1, 3 * n_fft + 40), n_fft=n_fft, hop_length=max(1, n_fft // 3), n_mels=2)
     yield case("a short window", noise(1, 4000), win_length=320)
     yield case("an odd short window", noise(1, 4000), n_fft=401, win_length=300)

@@ -66,8 +66,13 @@ struct Settings {
     return index > 0 && preemphasis != 0 ? row[index] - preemphasis * row[index - 1] : row[index];
   }
 
+  /// The result for an energy, on CUDA.
+  OPGATE_HOST_DEVICE float logarithm(float energy) const {
+    return factor * logf((energy < least ? least : energy) + added);
+  }
+
   /// What silence gives, and what is in the frames behind a row.
-  float silence() const { return factor * std::log(least + added); }
+  float silence() const { return logarithm(0); }
 };
 
 inline std::int64_t window_length(const Attributes& attributes) {

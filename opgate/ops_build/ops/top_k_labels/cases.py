@@ -34,6 +34,14 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     # More classes than a part of a row on the CPU, so that parts are merged; a last part of one class.
     for c, k in [(131_073, 3), (70_000, 9000)]:
         yield Case(f"{c} classes, best {k}", {"logits": normal(1, c)}, {"k": k})
+    # On a GPU several blocks compute a long row, and choose among what each has found.
+    yield Case("200,000 classes, best 2000", {"logits": normal(2, 200_000)}, {"k": 2000})
+    parts = normal(3, 50_000)
+    parts[0, 8192:20_000] = -np.inf
+    parts[1, 9000] = np.nan
+    parts[2, 30_000:30_009] = np.inf
+    for activation in activations:
+        yield Case(f"NaN and infinity among many, {activation}", {"logits": parts}, {"k": 12, "activation": activation})
     yield Case("many rows", {"logits": normal(700, 9)}, {"k": 2})
     for n, c, k in [(0, 5, 3), (3, 0, 2), (2, 5, 0), (0, 0, 0)]:
         yield Case(f"empty: {n} x {c}, best {k}", {"logits": normal(n, c)}, {"k": k})

@@ -1,12 +1,18 @@
 #include "top_k_labels.h"
 
-#include "kernel_toolkit/elementwise.cuh"
+#include "kernel_toolkit/rows.cuh"
 
 namespace opgate::ops::top_k_labels {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kBins = 256;
+constexpr int kThreads = 512, kWarp = 32;
+/// An entry is looked at in digits of so many bits, the highest ones first: f32's sign, its exponent and two bits more.
+/// With fewer bits most logits would have one digit, and their threads would wait for each other to count it.
+constexpr int kBits = 11, kBins = 1 << kBits, kEntryBits = 64;
+/// Entries up to this number are sorted in shared memory.
+constexpr std::int64_t kSorted = 1024;
+/// Fewer rows than this are computed by several blocks each, if they are long. A block has so many logits at least.
+constexpr std::int64_t kManyRows = 256, kLeastChunk = 8192;
 
 template <typename T>
 struct Rows {
@@ -25,76 +31,94 @@ struct Rows {
   }
 };
 
-__device__ inline float greater(float a, float b) { return b > a ? b : a; }
+/// Rows in chunks of `size` logits, and what the blocks find in each.
+struct Chunks {
+  std::int64_t size, count;
+  Entry* candidates;  ///< [n, count, wanted]
+  float* most;        ///< [n, count]
+  double* sums;       ///< [n, count]
+};
 
-/// The greatest logit of a row, without NaN. All threads get it.
-template <typename T>
-__device__ float greatest(const Rows<T>& rows, std::int64_t row) {
-  __shared__ float partial[kThreads];
+/// The greatest of term(i) for i in [0, count), without NaN. All threads get it.
+template <typename Term>
+__device__ float greatest(std::int64_t count, const Term& term) {
+  const auto greater = [](float a, float b) { return b > a ? b : a; };
   float most = -INFINITY;
-  for (std::int64_t i = threadIdx.x; i < rows.c; i += kThreads) most = greater(most, rows.logit(row, i));
-  partial[threadIdx.x] = most;
-  __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) partial[threadIdx.x] = greater(partial[threadIdx.x], partial[threadIdx.x + half]);
-    __syncthreads();
-  }
-  most = partial[0];
-  __syncthreads();  // the next row writes to `partial` again
-  return most;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) most = greater(most, term(i));
+  return rows::over_threads<kThreads>(most, greater);
 }
 
-/// The sum of exp(logit - most). All threads get it.
-template <typename T>
-__device__ double exponentials(const Rows<T>& rows, std::int64_t row, float most) {
-  __shared__ double partial[kThreads];
+/// The sum of exp(term(i) - most). A partial sum of f32 adds few values. All threads get it.
+template <typename Term>
+__device__ double exponentials(std::int64_t count, float most, const Term& term) {
+  constexpr std::int64_t kPart = 32;
   double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < rows.c; i += kThreads)
-    sum += static_cast<double>(expf(rows.logit(row, i) - most));
-  partial[threadIdx.x] = sum;
-  __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
-    __syncthreads();
+  for (std::int64_t part = threadIdx.x; part < count; part += kPart * kThreads) {
+    float some = 0;
+    for (std::int64_t i = part; i < count && i < part + kPart * kThreads; i += kThreads) some += expf(term(i) - most);
+    sum += static_cast<double>(some);
   }
-  sum = partial[0];
-  __syncthreads();
-  return sum;
+  return rows::sum_over_threads<kThreads>(sum);
 }
 
-/// The `wanted`-th best entry of a row, or one between it and the next. It is found byte by byte, from the highest byte
-/// on: a histogram says which value the byte has. It ends early if all entries that share the bytes so far are wanted.
-template <typename T>
-__device__ Entry last_wanted(const Rows<T>& rows, std::int64_t row) {
+/// The sum of a number of each of the threads up to this one.
+__device__ inline unsigned sum_up_to(unsigned value) {
+  __shared__ unsigned totals[kThreads / kWarp];
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (unsigned step = 1; step < kWarp; step *= 2) {
+    const unsigned before = __shfl_up_sync(0xffffffffu, value, step);
+    if (lane >= step) value += before;
+  }
+  if (lane == kWarp - 1) totals[warp] = value;
+  __syncthreads();
+  for (unsigned i = 0; i < warp; ++i) value += totals[i];
+  __syncthreads();  // the next call writes to `totals` again
+  return value;
+}
+
+/// The `wanted`-th best of entry(i) for i in [0, count), or one between it and the next. It is found digit by digit: a
+/// histogram says which value a digit has. It ends early if all entries that share the digits so far are wanted.
+template <typename EntryAt>
+__device__ Entry last_wanted(std::int64_t count, std::int64_t wanted, const EntryAt& entry_at) {
   __shared__ unsigned histogram[kBins];
   __shared__ Entry prefix;
-  __shared__ std::int64_t left;  // the entries wanted of those that have the prefix
+  __shared__ unsigned left;  // the entries wanted of those that have the prefix
   __shared__ bool done;
   if (threadIdx.x == 0) {
     prefix = 0;
-    left = rows.wanted;
+    left = static_cast<unsigned>(wanted);
     done = false;
   }
-  int shift = 56;
-  for (; shift >= 0; shift -= 8) {
-    if (threadIdx.x < kBins) histogram[threadIdx.x] = 0;
+  int shift = kEntryBits;
+  while (shift > 0) {
+    const int above = shift;
+    shift = shift > kBits ? shift - kBits : 0;
+    const Entry digits = (Entry{1} << (above - shift)) - 1;
+    for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads) histogram[bin] = 0;
     __syncthreads();
-    for (std::int64_t i = threadIdx.x; i < rows.c; i += kThreads) {
-      const Entry entry = rows.entry(row, i);
-      if (shift == 56 || entry >> (shift + 8) == prefix) atomicAdd(&histogram[entry >> shift & (kBins - 1)], 1u);
+    for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+      const Entry entry = entry_at(i);
+      if (above == kEntryBits || entry >> above == prefix) atomicAdd(&histogram[entry >> shift & digits], 1u);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned bin = 0;
-      while (histogram[bin] < left) left -= histogram[bin++];
-      prefix = prefix << 8 | bin;
-      done = histogram[bin] == left;
+    constexpr int kOwn = kBins / kThreads;
+    const unsigned* const own = histogram + threadIdx.x * kOwn;
+    unsigned sum = 0;
+    for (int i = 0; i < kOwn; ++i) sum += own[i];
+    const unsigned up_to = sum_up_to(sum), missing = left;
+    const Entry known = prefix;
+    __syncthreads();  // all have read them
+    if (up_to >= missing && up_to - sum < missing) {
+      unsigned rest = missing - (up_to - sum), i = 0;
+      while (own[i] < rest) rest -= own[i++];
+      left = rest;
+      prefix = (above == kEntryBits ? 0 : known << (above - shift)) | (threadIdx.x * kOwn + i);
+      done = own[i] == rest;
     }
     __syncthreads();
     if (done) break;
   }
-  const int rest = shift < 0 ? 0 : shift;
-  const Entry last = (prefix << rest) | ((Entry{1} << rest) - 1);
+  const Entry last = (prefix << shift) | ((Entry{1} << shift) - 1);
   __syncthreads();  // the next row changes the prefix
   return last;
 }
@@ -117,27 +141,83 @@ __device__ inline void sort(Entry* entries, std::int64_t count) {
   __syncthreads();
 }
 
-/// A block computes a row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) find_best(Rows<T> rows) {
+/// Writes the `wanted` best of some entries to `to`, in any order, and what is left of `room` with none.
+template <typename EntryAt>
+__device__ void select(std::int64_t count, std::int64_t wanted, std::int64_t room, const EntryAt& entry_at, Entry* to) {
   __shared__ unsigned found;
+  const Entry last = last_wanted(count, wanted, entry_at);
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const Entry entry = entry_at(i);
+    if (entry <= last) to[atomicAdd(&found, 1u)] = entry;
+  }
+  for (std::int64_t i = wanted + threadIdx.x; i < room; i += kThreads) to[i] = ~Entry{0};
+  __syncthreads();
+}
+
+/// A block finds the greatest logit of a chunk.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) find_greatest(Rows<T> rows, Chunks chunks) {
+  for (std::int64_t tile = blockIdx.x; tile < rows.n * chunks.count; tile += gridDim.x) {
+    const std::int64_t row = tile / chunks.count, begin = tile % chunks.count * chunks.size;
+    const std::int64_t count = rows.c - begin < chunks.size ? rows.c - begin : chunks.size;
+    const float most = greatest(count, [&](std::int64_t i) { return rows.logit(row, begin + i); });
+    if (threadIdx.x == 0) chunks.most[tile] = most;
+  }
+}
+
+/// The greatest logit of a row.
+template <typename T>
+__device__ float greatest_of_row(const Rows<T>& rows, const Chunks& chunks, std::int64_t row) {
+  if (rows.activation != Activation::softmax) return 0;
+  if (chunks.count > 1)
+    return greatest(chunks.count, [&](std::int64_t i) { return chunks.most[row * chunks.count + i]; });
+  return greatest(rows.c, [&](std::int64_t i) { return rows.logit(row, i); });
+}
+
+/// A block finds the best of a chunk, and the sum of its exponentials.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) find_candidates(Rows<T> rows, Chunks chunks) {
+  for (std::int64_t tile = blockIdx.x; tile < rows.n * chunks.count; tile += gridDim.x) {
+    const std::int64_t row = tile / chunks.count, begin = tile % chunks.count * chunks.size;
+    const std::int64_t count = rows.c - begin < chunks.size ? rows.c - begin : chunks.size;
+    if (rows.activation == Activation::softmax) {
+      const float most = greatest_of_row(rows, chunks, row);
+      const double sum = exponentials(count, most, [&](std::int64_t i) { return rows.logit(row, begin + i); });
+      if (threadIdx.x == 0) chunks.sums[tile] = sum;
+    }
+    select(
+        count, count < rows.wanted ? count : rows.wanted, rows.wanted,
+        [&](std::int64_t i) { return rows.entry(row, begin + i); }, chunks.candidates + tile * rows.wanted);
+  }
+}
+
+/// A block computes a row, from its logits or from what was found in its chunks.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) find_best(Rows<T> rows, Chunks chunks) {
+  __shared__ Entry sorted[kSorted];
   for (std::int64_t row = blockIdx.x; row < rows.n; row += gridDim.x) {
-    Entry* const best = rows.best + row * rows.padded;
-    float most = 0;
+    Entry* const best = rows.padded <= kSorted ? sorted : rows.best + row * rows.padded;
+    const float most = greatest_of_row(rows, chunks, row);
     double sum = 1;
     if (rows.activation == Activation::softmax) {
-      most = greatest(rows, row);
-      sum = exponentials(rows, row, most);
+      if (chunks.count > 1) {
+        double own = 0;
+        for (std::int64_t i = threadIdx.x; i < chunks.count; i += kThreads) own += chunks.sums[row * chunks.count + i];
+        sum = rows::sum_over_threads<kThreads>(own);
+      } else {
+        sum = exponentials(rows.c, most, [&](std::int64_t i) { return rows.logit(row, i); });
+      }
     }
     if (rows.wanted > 0) {
-      const Entry last = last_wanted(rows, row);
-      if (threadIdx.x == 0) found = 0;
-      __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < rows.c; i += kThreads) {
-        const Entry entry = rows.entry(row, i);
-        if (entry <= last) best[atomicAdd(&found, 1u)] = entry;
+      if (chunks.count > 1) {
+        const std::int64_t count = chunks.count * rows.wanted;
+        const Entry* const candidates = chunks.candidates + row * count;
+        select(count, rows.wanted, rows.padded, [&](std::int64_t i) { return candidates[i]; }, best);
+      } else {
+        select(rows.c, rows.wanted, rows.padded, [&](std::int64_t i) { return rows.entry(row, i); }, best);
       }
-      for (std::int64_t i = rows.wanted + threadIdx.x; i < rows.padded; i += kThreads) best[i] = ~Entry{0};
       sort(best, rows.padded);
     }
     for (std::int64_t i = threadIdx.x; i < rows.k; i += kThreads) {
@@ -146,17 +226,24 @@ __global__ void __launch_bounds__(kThreads) find_best(Rows<T> rows) {
       rows.scores[row * rows.k + i] = used ? score_of(rows.logit(row, label), rows.activation, most, sum) : 0;
       rows.labels[row * rows.k + i] = used ? static_cast<std::int32_t>(label) : -1;
     }
+    __syncthreads();  // the next row writes to `sorted` again
   }
 }
 
 struct Cuda : Checked {
   struct Memory {
-    std::span<Entry> best;
+    std::span<Entry> best, candidates;
+    std::span<float> most;
+    std::span<double> sums;
   };
 
   template <typename T>
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
-    return {workspace.take<Entry>(in.size("n") * padded(std::min(in.size("c"), attributes.integer("k"))))};
+    const std::int64_t n = in.size("n"), c = in.size("c"), k = attributes.integer("k"), wanted = std::min(c, k);
+    // No less for more rows, though these have no chunks.
+    const std::int64_t chunks = std::min(n, kManyRows) * chunks_of(c, k);
+    return {workspace.take<Entry>(padded(wanted) <= kSorted ? 0 : n * padded(wanted)),
+            workspace.take<Entry>(chunks * wanted), workspace.take<float>(chunks), workspace.take<double>(chunks)};
   }
 
   template <typename T>
@@ -166,19 +253,37 @@ struct Cuda : Checked {
     rows.c = in.size("c");
     rows.k = attributes.integer("k");
     if (rows.n == 0 || rows.k == 0) return {};
+    const Memory memory = workspace<T>(context.workspace(), in, attributes);
     rows.logits = in["logits"].data<T>();
     rows.wanted = std::min(rows.c, rows.k);
     rows.padded = padded(rows.wanted);
     rows.activation = activation_of(attributes);
     rows.scores = out["scores"].data<float>();
     rows.labels = out["labels"].data<std::int32_t>();
-    rows.best = workspace<T>(context.workspace(), in, attributes).best.data();
-    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(rows.n, 1 << 20));
-    find_best<<<blocks, kThreads, 0, stream_of(context)>>>(rows);
+    rows.best = memory.best.data();
+    Chunks chunks{chunk(rows.k), rows.n < kManyRows ? chunks_of(rows.c, rows.k) : 0, memory.candidates.data(),
+                  memory.most.data(), memory.sums.data()};
+    const cudaStream_t stream = stream_of(context);
+    const unsigned blocks = blocks_for(rows.n * chunks.count, 1);
+    if (chunks.count > 1 && rows.activation == Activation::softmax)
+      find_greatest<<<blocks, kThreads, 0, stream>>>(rows, chunks);
+    if (chunks.count > 1) find_candidates<<<blocks, kThreads, 0, stream>>>(rows, chunks);
+    find_best<<<static_cast<unsigned>(std::min<std::int64_t>(rows.n, 1 << 20)), kThreads, 0, stream>>>(rows, chunks);
     return launched();
   }
 
  private:
+  /// The logits of a chunk: many for each of the best, so that few are left to choose among.
+  static std::int64_t chunk(std::int64_t k) {
+    return std::max(kLeastChunk, std::int64_t{16} * std::min<std::int64_t>(k, std::int64_t{1} << 31));
+  }
+
+  /// The chunks of a row, 0 for a short one.
+  static std::int64_t chunks_of(std::int64_t c, std::int64_t k) {
+    const std::int64_t count = (c + chunk(k) - 1) / chunk(k);
+    return count < 4 ? 0 : count;
+  }
+
   /// The least power of two that is not less than `count`.
   static std::int64_t padded(std::int64_t count) {
     return count <= 0 ? 0 : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)));
