@@ -16,16 +16,15 @@
 
 #include "kept_rows.h"
 #include "kernel_toolkit/elementwise.cuh"
-#include "nms.h"
+#include "smallest.cuh"
 
 namespace opgate::detection {
 
-constexpr int kThreads = 512;
-constexpr int kWarp = 32;
-constexpr unsigned kWholeWarp = 0xffffffffu;
+/// So many of the best candidates are looked at together.
+constexpr int kTogether = 1024;
 
-/// Replaces a candidate that was kept or suppressed. No candidate has this value, which would be that of a NaN.
-constexpr Candidate kGone = ~Candidate{0};
+/// Is behind all candidates. None has this value, which would be that of a NaN.
+constexpr Candidate kNone = ~Candidate{0};
 
 template <typename Pictures>
 using ScoreOf = std::remove_cvref_t<decltype(*std::declval<const Pictures&>().scores(0))>;
@@ -111,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// The smallest value of the block. All threads get it. `partial` must not be that of the previous call.
-__device__ inline Candidate block_least(Candidate value, Candidate* partial) {
+__device__ inline unsigned block_least(unsigned value, unsigned* partial) {
   for (int bits = kWarp / 2; bits > 0; bits /= 2) {
-    const Candidate other = __shfl_xor_sync(kWholeWarp, value, bits);
+    const unsigned other = __shfl_xor_sync(kWholeWarp, value, bits);
     if (other < value) value = other;
   }
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
@@ -124,56 +123,121 @@ __device__ inline Candidate block_least(Candidate value, Candidate* partial) {
   return value;
 }
 
-/// A block computes a picture. The best remaining candidate is the next detection. Then the threads go over all other
-/// candidates: they remove those that the detection suppresses, and find the best of the rest. That is greedy NMS
-/// without sorting. `numbers` counts the detections of each class; it may be null if classes have no limit.
+/// Which candidates of a picture a kept one suppresses.
+template <typename Pictures>
+struct Suppression {
+  const Pictures& pictures;
+  std::int64_t i;
+  bool class_agnostic;
+  double iou_threshold;
+
+  __device__ std::uint32_t label(Candidate candidate) const {
+    return index_of(candidate) % static_cast<std::uint32_t>(pictures.classes);
+  }
+  __device__ std::uint32_t anchor(Candidate candidate) const {
+    return index_of(candidate) / static_cast<std::uint32_t>(pictures.classes);
+  }
+  __device__ auto box(Candidate candidate) const { return pictures.box(i, anchor(candidate)); }
+
+  __device__ bool same(Candidate kept, Candidate other) const {
+    bool result = label(kept) == label(other);
+    if constexpr (requires { pictures.same_group(i, 0, 0); })
+      result = result && pictures.same_group(i, anchor(kept), anchor(other));
+    return result;
+  }
+  /// Nearly all boxes are elsewhere, which the boxes in floats tell. f64 is slow on most GPUs.
+  __device__ bool operator()(Candidate kept, const Outer& around_kept, Candidate other, const Outer& around) const {
+    return around.meets(around_kept) && (class_agnostic || same(kept, other)) &&
+           iou(box(kept), box(other)) > iou_threshold;
+  }
+};
+
+/// A block computes a picture: greedy NMS of the best kTogether candidates in their order, and then of the best of the
+/// rest that none of these suppresses. `numbers` counts the detections of each class; it may be null if classes have no
+/// limit.
 template <typename Pictures, typename Write>
 __global__ void __launch_bounds__(kThreads)
     keep_best(Pictures pictures, Limits limits, Candidate* all_candidates, const std::uint32_t* counts,
               std::uint32_t* numbers, Write write) {
-  __shared__ Candidate partial[2][kThreads / kWarp];
+  constexpr unsigned kOwn = kTogether / kThreads;
+  __shared__ Candidate chosen[kTogether];
+  __shared__ Outer around[kTogether];
+  __shared__ std::uint16_t kept_places[kTogether];
+  __shared__ unsigned partial[2][kThreads / kWarp], found;
   const std::int64_t i = blockIdx.x;
   Candidate* const candidates = all_candidates + i * pictures.classes * pictures.anchors;
-  const std::uint32_t count = counts[i];
-  const double iou_threshold = limits.iou_threshold_of(i);
-
-  Candidate best = kGone;
-  for (std::uint32_t j = threadIdx.x; j < count; j += kThreads) {
-    if (candidates[j] < best) best = candidates[j];
-  }
+  const Suppression<Pictures> suppresses{pictures, i, limits.class_agnostic, limits.iou_threshold_of(i)};
   std::int64_t kept = 0;
-  for (; kept < limits.max_detections; ++kept) {
-    best = block_least(best, partial[kept % 2]);
-    if (best == kGone) break;
-    const auto classes = static_cast<std::uint32_t>(pictures.classes);
-    const std::uint32_t label = index_of(best) % classes, anchor = index_of(best) / classes;
-    const auto box = pictures.box(i, anchor);
-    if (threadIdx.x == 0) write(i, kept, box, anchor, label, score_of(pictures, i, anchor, label));
-    bool full = false;
-    if (numbers) {
-      std::uint32_t& number = numbers[i * pictures.classes + label];
-      const std::uint32_t with_this = number + 1;
-      full = with_this >= limits.max_per_class;
-      __syncthreads();  // all threads have read it
-      if (threadIdx.x == 0) number = with_this;
-    }
-    Candidate next = kGone;
+  for (std::uint32_t count = counts[i]; count > 0 && kept < limits.max_detections;) {
+    const unsigned taken = count < kTogether ? count : kTogether;
+    Candidate last = kNone;
+    if (count > kTogether) last = last_wanted(count, kTogether, [&](std::int64_t j) { return candidates[j]; });
+    if (threadIdx.x == 0) found = 0;
+    __syncthreads();
     for (std::uint32_t j = threadIdx.x; j < count; j += kThreads) {
-      const Candidate other = candidates[j];
-      if (other == kGone) continue;
-      bool same = index_of(other) % classes == label;
-      if constexpr (requires { pictures.same_group(i, anchor, anchor); })
-        same = same && pictures.same_group(i, anchor, index_of(other) / classes);
-      const bool gone =
-          other == best || (full && same) ||
-          ((limits.class_agnostic || same) && iou(box, pictures.box(i, index_of(other) / classes)) > iou_threshold);
-      if (gone) {
-        candidates[j] = kGone;
-      } else if (other < next) {
-        next = other;
+      if (candidates[j] <= last) chosen[atomicAdd(&found, 1u)] = candidates[j];
+    }
+    unsigned padded = 1;
+    while (padded < taken) padded *= 2;
+    for (unsigned place = taken + threadIdx.x; place < padded; place += kThreads) chosen[place] = kNone;
+    sort(chosen, padded);
+    bool alive[kOwn];
+    unsigned next = kTogether;
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const unsigned place = threadIdx.x + k * kThreads;
+      alive[k] = place < taken;
+      if (!alive[k]) continue;
+      around[place] = Outer(suppresses.box(chosen[place]));
+      if (place < next) next = place;
+    }
+    unsigned kept_now = 0;
+    for (; kept < limits.max_detections; ++kept) {
+      const unsigned best = block_least(next, partial[kept % 2]);
+      if (best == kTogether) break;
+      const Candidate candidate = chosen[best];
+      const std::uint32_t label = suppresses.label(candidate), anchor = suppresses.anchor(candidate);
+      if (threadIdx.x == 0) {
+        write(i, kept, pictures.box(i, anchor), anchor, label, score_of(pictures, i, anchor, label));
+        kept_places[kept_now] = static_cast<std::uint16_t>(best);
+      }
+      ++kept_now;
+      bool full = false;
+      if (numbers) {
+        std::uint32_t& number = numbers[i * pictures.classes + label];
+        const std::uint32_t with_this = number + 1;
+        full = with_this >= limits.max_per_class;
+        __syncthreads();  // all threads have read it
+        if (threadIdx.x == 0) number = with_this;
+      }
+      next = kTogether;
+      for (unsigned k = 0; k < kOwn; ++k) {
+        const unsigned place = threadIdx.x + k * kThreads;
+        if (!alive[k]) continue;
+        alive[k] = place != best && !(full && suppresses.same(candidate, chosen[place])) &&
+                   !suppresses(candidate, around[best], chosen[place], around[place]);
+        if (alive[k] && place < next) next = place;
       }
     }
-    best = next;
+    if (count <= kTogether) break;
+    // The rest moves to the front. A thread writes to where all have read.
+    std::uint32_t left = 0;
+    for (std::uint32_t first = 0; kept < limits.max_detections && first < count; first += kThreads) {
+      __syncthreads();
+      const std::uint32_t j = first + threadIdx.x;
+      const Candidate other = j < count ? candidates[j] : kNone;
+      bool stays = j < count && other > last;
+      if (stays && numbers) stays = numbers[i * pictures.classes + suppresses.label(other)] < limits.max_per_class;
+      if (stays) {
+        const Outer around_other(suppresses.box(other));
+        for (unsigned k = 0; stays && k < kept_now; ++k)
+          stays = !suppresses(chosen[kept_places[k]], around[kept_places[k]], other, around_other);
+      }
+      const Sums sums = sums_of(stays);
+      if (stays) candidates[left + sums.up_to - 1] = other;
+      left += sums.all;
+    }
+    count = left;
+    __syncthreads();  // all have read what the next candidates overwrite
   }
   write.finish(i, kept);
 }

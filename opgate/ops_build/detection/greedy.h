@@ -106,16 +106,6 @@ class KeptBoxes {
   static constexpr int kBlock = 16;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-  /// A box in floats around the box: boxes that don't meet in floats have an IoU of 0.
-  struct Outer {
-    float x1, y1, x2, y2;
-
-    explicit Outer(const Box& box) : x1(below(box.x1)), y1(below(box.y1)), x2(above(box.x2)), y2(above(box.y2)) {}
-
-    static float below(double value) { return std::nextafter(static_cast<float>(value), -kInfinity); }
-    static float above(double value) { return std::nextafter(static_cast<float>(value), kInfinity); }
-  };
-
   struct Block {
     // A place without a box meets none.
     Block() { std::fill_n(x1, kBlock, kInfinity); }

@@ -1,6 +1,7 @@
 // What non-maximum suppression uses on every device: boxes, their overlap, candidates and their order.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -28,6 +29,23 @@ OPGATE_HOST_DEVICE inline double iou(const Box& a, const Box& b) {
   const double all = a.area + b.area - shared;
   return all == 0 ? 0 : shared / all;
 }
+
+/// A box in floats around the box: boxes that don't meet in floats have an IoU of 0.
+struct Outer {
+  float x1, y1, x2, y2;
+
+  Outer() = default;
+  template <typename AnyBox>
+  OPGATE_HOST_DEVICE explicit Outer(const AnyBox& box)
+      : x1(nextafterf(static_cast<float>(box.x1), -INFINITY)),
+        y1(nextafterf(static_cast<float>(box.y1), -INFINITY)),
+        x2(nextafterf(static_cast<float>(box.x2), INFINITY)),
+        y2(nextafterf(static_cast<float>(box.y2), INFINITY)) {}
+
+  OPGATE_HOST_DEVICE bool meets(const Outer& other) const {
+    return x1 < other.x2 && x2 > other.x1 && y1 < other.y2 && y2 > other.y1;
+  }
+};
 
 /// An anchor and a class with a score over the threshold, as one number. The best candidate is the smallest number. The
 /// upper half orders by descending score, the lower half is anchor * classes + class.

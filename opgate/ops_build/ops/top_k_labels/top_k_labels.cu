@@ -1,14 +1,14 @@
 #include "top_k_labels.h"
 
+#include "detection/smallest.cuh"
 #include "kernel_toolkit/rows.cuh"
 
 namespace opgate::ops::top_k_labels {
 namespace {
 
-constexpr int kThreads = 512, kWarp = 32;
-/// An entry is looked at in digits of so many bits, the highest ones first: f32's sign, its exponent and two bits more.
-/// With fewer bits most logits would have one digit, and their threads would wait for each other to count it.
-constexpr int kBits = 11, kBins = 1 << kBits, kEntryBits = 64;
+using detection::last_wanted, detection::sort;
+
+constexpr int kThreads = detection::kThreads;
 /// Entries up to this number are sorted in shared memory.
 constexpr std::int64_t kSorted = 1024;
 /// Fewer rows than this are computed by several blocks each, if they are long. A block has so many logits at least.
@@ -59,86 +59,6 @@ __device__ double exponentials(std::int64_t count, float most, const Term& term)
     sum += static_cast<double>(some);
   }
   return rows::sum_over_threads<kThreads>(sum);
-}
-
-/// The sum of a number of each of the threads up to this one.
-__device__ inline unsigned sum_up_to(unsigned value) {
-  __shared__ unsigned totals[kThreads / kWarp];
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (unsigned step = 1; step < kWarp; step *= 2) {
-    const unsigned before = __shfl_up_sync(0xffffffffu, value, step);
-    if (lane >= step) value += before;
-  }
-  if (lane == kWarp - 1) totals[warp] = value;
-  __syncthreads();
-  for (unsigned i = 0; i < warp; ++i) value += totals[i];
-  __syncthreads();  // the next call writes to `totals` again
-  return value;
-}
-
-/// The `wanted`-th best of entry(i) for i in [0, count), or one between it and the next. It is found digit by digit: a
-/// histogram says which value a digit has. It ends early if all entries that share the digits so far are wanted.
-template <typename EntryAt>
-__device__ Entry last_wanted(std::int64_t count, std::int64_t wanted, const EntryAt& entry_at) {
-  __shared__ unsigned histogram[kBins];
-  __shared__ Entry prefix;
-  __shared__ unsigned left;  // the entries wanted of those that have the prefix
-  __shared__ bool done;
-  if (threadIdx.x == 0) {
-    prefix = 0;
-    left = static_cast<unsigned>(wanted);
-    done = false;
-  }
-  int shift = kEntryBits;
-  while (shift > 0) {
-    const int above = shift;
-    shift = shift > kBits ? shift - kBits : 0;
-    const Entry digits = (Entry{1} << (above - shift)) - 1;
-    for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads) histogram[bin] = 0;
-    __syncthreads();
-    for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-      const Entry entry = entry_at(i);
-      if (above == kEntryBits || entry >> above == prefix) atomicAdd(&histogram[entry >> shift & digits], 1u);
-    }
-    __syncthreads();
-    constexpr int kOwn = kBins / kThreads;
-    const unsigned* const own = histogram + threadIdx.x * kOwn;
-    unsigned sum = 0;
-    for (int i = 0; i < kOwn; ++i) sum += own[i];
-    const unsigned up_to = sum_up_to(sum), missing = left;
-    const Entry known = prefix;
-    __syncthreads();  // all have read them
-    if (up_to >= missing && up_to - sum < missing) {
-      unsigned rest = missing - (up_to - sum), i = 0;
-      while (own[i] < rest) rest -= own[i++];
-      left = rest;
-      prefix = (above == kEntryBits ? 0 : known << (above - shift)) | (threadIdx.x * kOwn + i);
-      done = own[i] == rest;
-    }
-    __syncthreads();
-    if (done) break;
-  }
-  const Entry last = (prefix << shift) | ((Entry{1} << shift) - 1);
-  __syncthreads();  // the next row changes the prefix
-  return last;
-}
-
-/// Sorts `count` entries, a power of two, with a bitonic network.
-__device__ inline void sort(Entry* entries, std::int64_t count) {
-  for (std::int64_t size = 2; size <= count; size *= 2) {
-    for (std::int64_t step = size / 2; step > 0; step /= 2) {
-      __syncthreads();
-      for (std::int64_t i = threadIdx.x; i < count / 2; i += kThreads) {
-        const std::int64_t low = 2 * i - (i & (step - 1)), high = low + step;
-        const Entry a = entries[low], b = entries[high];
-        if ((a > b) == ((low & size) == 0)) {
-          entries[low] = b;
-          entries[high] = a;
-        }
-      }
-    }
-  }
-  __syncthreads();
 }
 
 /// Writes the `wanted` best of some entries to `to`, in any order, and what is left of `room` with none.
