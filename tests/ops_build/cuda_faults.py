@@ -12,7 +12,7 @@ FAULTS = [
     Fault("the last of a voxel's points for its first", "voxelize", "ops/voxelize/voxelize.cu", "begun[sorted.points[starts[voxel]]]", "begun[sorted.points[starts[voxel + 1] - 1]]", "elements differ"),
     Fault("a key that is only near", "voxel_of_point", "ops/voxel_of_point/voxel_of_point.cu", "place < v && keys[place] == key", "place < v", "elements differ"),
     Fault("one buffer for the least of every round", "detection_postprocess", "detection/greedy.cuh",
-          "partial[kept % 2]", "partial[0]", "elements differ"),
+          "partial[kept % 2]", "partial[0]", "a deadlock"),
     Fault("a channel that is no class", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "label >= 0 && label < classes", "label >= 0", "elements differ"),
     Fault("a class that is never full", "multi_class_nms", "detection/greedy.cuh", "(full && suppresses.same(", "(full && !suppresses.same(", "elements differ"),

@@ -1,6 +1,7 @@
 // Sorted keys on CUDA: kernels add up what has equal keys in a fixed order, without atomics.
 #pragma once
 
+#include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "elementwise.cuh"
@@ -41,7 +42,7 @@ struct SortedKeysOf {
 
   static SortedKeysOf take(Workspace& workspace, std::int64_t count) {
     std::size_t bytes = 0;
-    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
+    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, kBits, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
     return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Value>(count),
             workspace.take<Value>(count),
@@ -50,20 +51,27 @@ struct SortedKeysOf {
 
   std::int64_t count() const { return static_cast<std::int64_t>(keys.size()); }
 
-  /// Sorts what a kernel has written to `keys` and `values`.
-  Status sort(Context& context) const {
+  /// Sorts what a kernel has written to `keys` and `values`. No key is greater than `most`: the bits that all keys lack
+  /// cost nothing.
+  Status sort(Context& context, std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
     if (keys.empty()) return {};
     std::size_t bytes = storage.size();
+    const int bits = most > static_cast<std::int64_t>(std::numeric_limits<Key>::max() / 2)
+                         ? kBits
+                         : std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(most))));
     return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), values.data(),
-                                   sorted_values.data(), count(), stream_of(context)),
+                                   sorted_values.data(), count(), bits, stream_of(context)),
                         "sorting");
   }
 
  private:
+  static constexpr int kBits = 8 * sizeof(Key);
+
   static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const Key* keys, Key* sorted_keys,
-                                const Value* values, Value* sorted_values, std::int64_t count, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, values, sorted_values, count, 0,
-                                           static_cast<int>(8 * sizeof(Key)), stream);
+                                const Value* values, Value* sorted_values, std::int64_t count, int bits,
+                                cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits,
+                                           stream);
   }
 };
 

@@ -23,7 +23,7 @@ struct Cuda : Checked {
       find_keys<<<blocks_for(points.count, kThreads), kThreads, 0, stream>>>(
           points, memory.cells.data(), nullptr, points.cells, memory.sorted.keys.data(), memory.sorted.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(memory.sorted.sort(context));
+      OPGATE_RETURN_IF_ERROR(memory.sorted.sort(context, points.cells));
     }
     add_rows<T><<<blocks_for(points.cells * ((c + kWarp - 1) / kWarp) * kWarp, kThreads), kThreads, 0, stream>>>(
         points, points.cells, c, memory.sorted.sorted_keys.data(), memory.sorted.sorted_values.data(),

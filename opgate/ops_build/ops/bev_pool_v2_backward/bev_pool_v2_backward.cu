@@ -69,7 +69,7 @@ struct Cuda : Checked {
     bev_pool_v2::find_keys<<<blocks_for(points.count, kThreads), kThreads, 0, stream_of(context)>>>(
         points, memory.cells.data(), ranks, end, memory.sorted.keys.data(), memory.sorted.values.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    return memory.sorted.sort(context);
+    return memory.sorted.sort(context, end);
   }
 };
 

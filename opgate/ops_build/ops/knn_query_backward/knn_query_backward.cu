@@ -89,7 +89,7 @@ struct Cuda : Checked {
     if (count > 0) {
       find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(all, memory.keys.data(), memory.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(memory.sort(context));
+      OPGATE_RETURN_IF_ERROR(memory.sort(context, all.n));
     }
     sum_points<<<blocks_for(all.n * all.d, kThreads), kThreads, 0, stream>>>(
         all, memory.sorted_keys.data(), memory.sorted_values.data(), self, out["grad_xyz"].data<T>());

@@ -152,7 +152,7 @@ struct Cuda : Checked {
       const unsigned blocks = blocks_for(samples, kThreads);
       find_keys<T><<<blocks, kThreads, 0, stream>>>(arguments, sorted.keys.data(), sorted.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(sorted.sort(context));
+      OPGATE_RETURN_IF_ERROR(sorted.sort(context, sizes.b * sizes.heads * sizes.keys));
     }
     find_grad_value<T><<<blocks_for(parts * kWarp, kThreads), kThreads, 0, stream>>>(
         arguments, sorted.sorted_keys.data(), sorted.sorted_values.data(), out["grad_value"].data<T>());

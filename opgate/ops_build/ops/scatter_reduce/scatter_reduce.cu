@@ -33,7 +33,7 @@ struct Cuda : Checked {
       find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, size, in["index"].data<std::int64_t>(),
                                                                   sorting.keys.data(), sorting.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(sorting.sort(context));
+      OPGATE_RETURN_IF_ERROR(sorting.sort(context, size));
     }
     return segment_reduce::with_reduction(attributes, [&]<typename Op>(bool mean) {
       return segment_reduce::launch<Op>(context, size, columns, in["x"].data<T>(), Sorted::of(sorting), mean,

@@ -82,7 +82,7 @@ struct Cuda : three_interpolate::Checked {
       find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, n, idx, sorting.keys.data(),
                                                                       sorting.values.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(sorting.sort(context));
+      OPGATE_RETURN_IF_ERROR(sorting.sort(context, n));
       find_grad_weight<<<blocks_for(count, kThreads / kWarp), kThreads, 0, stream>>>(
           count, n, c, k, grad_y, in["features"].data<T>(), idx, out["grad_weight"].data<T>());
       OPGATE_RETURN_IF_ERROR(launched());
