@@ -29,7 +29,7 @@ FAULTS = [
     Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
     Fault("a place too many", "ball_query", "ops/ball_query/ball_query.cu", "hits & ((1u << lane) - 1)", "hits & ((2u << lane) - 1)", "elements differ"),
     Fault("the farthest point of the first warp", "farthest_point_sample", "ops/farthest_point_sample/farthest_point_sample.cu",
-          "own = farthest_of_warp(partial[threadIdx.x % kWarps]);", "own = partial[0];", "elements differ"),
+          "farthest_of_warp(of_warps[threadIdx.x % kWarps]).row", "of_warps[0].row", "elements differ"),
     Fault("the places in another order", "three_interpolate_backward", "ops/three_interpolate_backward/three_interpolate_backward.cu", "sorted.rows[j]", "static_cast<std::uint32_t>(j)", "elements differ"),
     Fault("a barrier less between two rounds", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
           "      __syncthreads();\n    }\n", "    }\n", "elements differ"),

@@ -23,6 +23,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for n, m in [(1, 1), (1, 0), (2, 2), (15, 4), (16, 16), (17, 9), (70, 69), (200, 200), (1025, 70), (2100, 3)]:
         yield case(f"{m} of {n} points", cloud(n), [m])
     yield case("segments, one of them empty", cloud(300), [3, 0, 100, 1, 70], [10, 10, 200, 201, 300])
+    yield case("a segment of many points beside a few", cloud(2503), [40, 2], [2500, 2503])
     yield case("no samples", cloud(30), [0, 0], [10, 30])
     yield case("nothing", cloud(0), [0, 0], [0, 0])
     yield case("no segments", cloud(0), [], [])

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) clear(Sampling<T, I> sampling) {
 template <typename T>
 struct Far {
   T d2;
-  std::int64_t row;
+  std::int32_t row;
 
   __device__ bool before(const Far& other) const { return d2 > other.d2 || (d2 == other.d2 && row < other.row); }
 };
@@ -64,42 +64,56 @@ __device__ Far<T> farthest_of_warp(Far<T> own) {
   return own;
 }
 
-/// A block samples a segment. A thread looks at the points that are `threads` rows apart.
-template <int threads, typename T, typename I>
+/// A thread keeps the distances of so many points in registers, and those of others in memory.
+template <typename T>
+constexpr int kHeld = sizeof(T) == 4 ? 16 : 8;
+
+/// A block samples a segment. A thread looks at the points that are `threads` rows apart. D is the number of
+/// coordinates, or 0 for any.
+template <int threads, int D, typename T, typename I>
 __global__ void __launch_bounds__(threads) sample(Sampling<T, I> sampling) {
   constexpr int kWarps = threads / kWarp;
-  __shared__ Far<T> partial[kWarps];
+  __shared__ Far<T> partial[2][kWarps];
+  const std::int64_t d = D ? D : sampling.d;
   for (std::int64_t segment = blockIdx.x; segment < sampling.ends.segments; segment += gridDim.x) {
     const Range points = sampling.ends.points_of(segment), samples = sampling.samples_of(segment);
     if (points.begin >= points.end) continue;
-    for (std::int64_t row = points.begin + threadIdx.x; row < points.end; row += threads) {
+    T held[kHeld<T>];
+    // Calls use(row, distance) for each point of the thread, with a reference to its distance.
+    const auto each = [&](const auto& use) {
+      const std::int64_t first = points.begin + threadIdx.x;
+#pragma unroll
+      for (int k = 0; k < kHeld<T>; ++k) {
+        if (first + k * threads < points.end) use(first + k * threads, held[k]);
+      }
+      for (std::int64_t row = first + kHeld<T> * threads; row < points.end; row += threads)
+        use(row, sampling.closest[row]);
+    };
+    each([&](std::int64_t row, T& closest) {
       T zero = 0;
-      for (std::int64_t axis = 0; axis < sampling.d; ++axis) zero += sampling.xyz[row * sampling.d + axis] * T(0);
-      sampling.closest[row] = zero == 0 ? static_cast<T>(INFINITY) : T(-1);
-    }
+      for (std::int64_t axis = 0; axis < d; ++axis) zero += sampling.xyz[row * d + axis] * T(0);
+      closest = zero == 0 ? static_cast<T>(INFINITY) : T(-1);
+    });
     std::int64_t chosen = points.begin;
     for (std::int64_t place = samples.begin; place < samples.end; ++place) {
       if (place - samples.begin >= points.end - points.begin) break;
       if (threadIdx.x == 0) sampling.idx[place] = static_cast<std::int32_t>(chosen);
-      const T* const at = sampling.xyz + chosen * sampling.d;
-      Far<T> own{T(-2), sampling.ends.n};
-      for (std::int64_t row = points.begin + threadIdx.x; row < points.end; row += threads) {
+      const T* const at = sampling.xyz + chosen * d;
+      Far<T> own{T(-2), static_cast<std::int32_t>(sampling.ends.n)};
+      each([&](std::int64_t row, T& closest) {
         T d2 = 0;
-        for (std::int64_t axis = 0; axis < sampling.d; ++axis)
-          d2 = add_square(d2, sampling.xyz[row * sampling.d + axis] - at[axis]);
-        T closest = sampling.closest[row];
+        for (std::int64_t axis = 0; axis < d; ++axis) d2 = add_square(d2, sampling.xyz[row * d + axis] - at[axis]);
         if (d2 < closest) closest = d2;
         if (row == chosen) closest = -2;
-        sampling.closest[row] = closest;
-        own = farther(own, {closest, row});
-      }
+        own = farther(own, {closest, static_cast<std::int32_t>(row)});
+      });
       own = farthest_of_warp(own);
-      if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = own;
+      Far<T>* const of_warps = partial[place % 2];  // nobody writes to it before all have come to the next barrier
+      if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = own;
       __syncthreads();
-      own = farthest_of_warp(partial[threadIdx.x % kWarps]);
-      chosen = own.row;
-      __syncthreads();  // all threads have read `partial`
+      chosen = farthest_of_warp(of_warps[threadIdx.x % kWarps]).row;
     }
+    __syncthreads();  // the next segment writes to `partial` again
   }
 }
 
@@ -127,13 +141,22 @@ struct Cuda : Checked {
     clear<<<blocks_for(std::max<std::int64_t>(sampling.ends.n, 1), kThreads), kThreads, 0, stream>>>(sampling);
     OPGATE_RETURN_IF_ERROR(launched());
     if (sampling.ends.n == 0 || sampling.ends.segments == 0) return {};
+    if (sampling.d == 3)
+      launch<3>(sampling, stream);
+    else
+      launch<0>(sampling, stream);
+    return launched();
+  }
+
+ private:
+  template <int D, typename T, typename I>
+  static void launch(const Sampling<T, I>& sampling, cudaStream_t stream) {
     const unsigned blocks = blocks_for(sampling.ends.segments, 1);
     if (sampling.ends.n / sampling.ends.segments <= kFewPoints) {
-      sample<128><<<blocks, 128, 0, stream>>>(sampling);
+      sample<128, D><<<blocks, 128, 0, stream>>>(sampling);
     } else {
-      sample<1024><<<blocks, 1024, 0, stream>>>(sampling);
+      sample<1024, D><<<blocks, 1024, 0, stream>>>(sampling);
     }
-    return launched();
   }
 };
 

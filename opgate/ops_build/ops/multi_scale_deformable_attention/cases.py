@@ -57,6 +57,8 @@ def good(types: Types) -> Iterator[tuple[str, dict[str, Array]]]:
         yield f"{points} points", attention(types, points=points)
     for heads in (0, 1, 8):
         yield f"{heads} heads", attention(types, heads=heads)
+    # On a GPU a thread of so many computes several numbers.
+    yield "many queries", attention(types, ((4, 5),), b=2, heads=8, dims=32, queries=515, points=1)
     for queries in (0, 1, 70):
         yield f"{queries} queries", attention(types, queries=queries, b=3)
     yield "nothing in the batch", attention(types, b=0)
