@@ -197,6 +197,21 @@ rows = jax.device_put(x, jax.NamedSharding(mesh, P("rows")))
 split = jax.jit(jax.shard_map(opgate.jax.mish, mesh=mesh, in_specs=P("rows"), out_specs=P("rows")))(rows)
 assert len(split.sharding.device_set) == 2
 assert np.array_equal(split, opgate.jax.mish(x))
+
+# A weight is the same on all devices, and its gradient is the sum over them.
+weight = np.array([0.5, 2], np.float32)
+norm = lambda x, weight: opgate.jax.rms_norm_required(x, weight)
+both = dict(mesh=mesh, in_specs=(P("rows"), P()), out_specs=P("rows"))
+loss = lambda f: lambda x, weight: (f(x, weight) * np.arange(8, dtype=np.float32).reshape(4, 2)).sum()
+found = jax.jit(jax.grad(loss(jax.shard_map(norm, **both)), (0, 1)))(rows, weight)
+for got, expected in zip(found, jax.grad(loss(norm), (0, 1))(x, weight), strict=True):
+    assert np.allclose(got, expected, rtol=1e-5), (got, expected)
+try:
+    jax.jit(jax.shard_map(opgate.jax.mish, mesh=mesh, in_specs=P("rows"), out_specs=P()))(rows)
+except ValueError as error:
+    assert "vary" in str(error) or "replicat" in str(error), error
+else:
+    raise AssertionError("JAX takes outputs that differ for one that is the same on all devices")
 """
     if not BuildOptions().library().is_file():
         pytest.skip("there are no built ops")

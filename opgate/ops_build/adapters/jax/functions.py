@@ -110,7 +110,7 @@ class _Function:
 
     def __call__(self, tensors: Sequence[Any], arguments: dict[str, Any]) -> Any:
         given = self._given(tensors, arguments)
-        arrays = [None if value is None else self._array(declared, value) for declared, value in given]
+        arrays = _of_same_axes([None if value is None else self._array(declared, value) for declared, value in given])
         values = tuple(_known_value(declared, value) for declared, value in given)
         attributes = self._attribute_values(arguments)
         packed = attribute_bytes(self._attributes, attributes)
@@ -208,6 +208,7 @@ class _Function:
     def _results(self, key: _Key, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
         """Returns the shapes and dtypes of all outputs. Raises ValueError."""
         walk, rest, attributes = Walk(self.op, GraphSizes()), iter(arrays), dict(key.attributes)
+        differs = next((array for array in arrays if _axes_of(array)), None)  # as all do then
         known = []
         for there, value in zip(key.present, key.values, strict=True):
             array = next(rest) if there else None
@@ -224,10 +225,35 @@ class _Function:
                 assert dims is not None  # every rank is known
                 if dtype in _WIDE and not jax.config.jax_enable_x64:
                     raise SignatureMismatch(f"output '{output.name}' is {dtype}: {_SETTING}")
-                results.append(jax.ShapeDtypeStruct(dims, DTYPES[dtype].numpy))
+                result = jax.ShapeDtypeStruct(dims, DTYPES[dtype].numpy)
+                results.append(result if differs is None else _differing_as(result, differs))
         except SignatureMismatch as error:
             raise ValueError(f"{self._label}: {error}") from None
         return results
+
+
+def _axes_of(array: Any) -> frozenset[Any]:
+    """Returns the axes of a mesh along which an array differs, inside of jax.shard_map."""
+    return frozenset(jax.typeof(array).manual_axis_type.varying)
+
+
+def _differing_as(result: jax.ShapeDtypeStruct, array: Any) -> jax.ShapeDtypeStruct:
+    """Returns an output that differs along the axes along which an array does."""
+    known = jax.typeof(array)
+    sharding = jax.NamedSharding(known.sharding.mesh, jax.P(*[None] * len(result.shape)))
+    return result.update(sharding=sharding, manual_axis_type=known.manual_axis_type)
+
+
+def _of_same_axes(arrays: Sequence[Any]) -> list[Any]:
+    """Lets arrays differ along all axes along which one of them does: then the outputs of an op do, and the gradient of
+    an array that is the same on all devices is the sum over these."""
+    axes = frozenset().union(*(_axes_of(array) for array in arrays if array is not None))
+
+    def varying(array: Any) -> Any:
+        more = axes - _axes_of(array)
+        return jax.lax.pcast(array, tuple(more), to="varying") if more else array
+
+    return [None if array is None else varying(array) for array in arrays]
 
 
 @jax.tree_util.register_pytree_node_class
