@@ -13,6 +13,7 @@ With `--before DIR`, a checkout of an earlier version, the kernels of both are l
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +32,7 @@ from rich.progress import track
 
 import opgate.numpy
 from opgate.cpu import usable_cores
-from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.building.toolchain import LeftOut, find_cuda
 from opgate.ops_build.case import Case
 from opgate.ops_build.gpu_check.items import Item, items_of, large_case, measured
@@ -152,7 +154,7 @@ def _counted(sass: str) -> Iterator[tuple[str, Kernel]]:
             code, rest = found[1], found[2]
             kernel.doubles += bool(re.match(r"D(ADD|MUL|FMA|SETP|MNMX)|F2F\.F64|MUFU\.R\w*64H", code))
             kernel.calls += code.startswith("CALL")
-            kernel.tensor += bool(re.match(r"[HID]?G?MMA|[HID]MMA", code))
+            kernel.tensor += code.partition(".")[0].endswith("MMA")
             if code.startswith(("LDG", "LD.E")):
                 width = re.search(r"\.(128|64|U?S?16|U?S?8)\b", code)
                 size = int(re.sub(r"\D", "", width[1])) // 8 if width else 4
@@ -169,30 +171,39 @@ def _counted(sass: str) -> Iterator[tuple[str, Kernel]]:
 # What a result needs, in multiplications and additions. Other ops are bounded by memory.
 
 
+def _shape(case: Case, name: str) -> tuple[int, ...]:
+    return np.asarray(case.inputs[name]).shape
+
+
 def _deform(case: Case, op: Op) -> float:
-    weight, offset = case.inputs["weight"], case.inputs["offset"]
-    return 2.0 * offset.shape[0] * weight.size * offset.shape[2] * offset.shape[3]
+    offset = _shape(case, "offset")
+    return 2.0 * math.prod(_shape(case, "weight")) * offset[0] * offset[2] * offset[3]
 
 
 def _pairs(of: str, among: str) -> Callable[[Case, Op], float]:
     """Each of some points is compared with each of others: eight operations in three dimensions."""
-    return lambda case, op: 8.0 * case.inputs[of].shape[0] * case.inputs[among].shape[0]
+    return lambda case, op: 8.0 * _shape(case, of)[0] * _shape(case, among)[0]
+
+
+def _samples(case: Case, op: Op) -> float:
+    """All points are compared with each sample."""
+    return 8.0 * _shape(case, "xyz")[0] * int(np.asarray(case.inputs["new_offset"])[-1])
 
 
 def _transform(case: Case, op: Op) -> float:
     """A real transform of n numbers takes 2.5 n log2 n operations."""
     defaults = {attribute.name: attribute.default for attribute in op.attributes} | dict(case.attributes)
     n, hop = int(defaults["n_fft"]), int(defaults["hop_length"])
-    rows, samples = case.inputs["pcm"].shape
+    rows, samples = _shape(case, "pcm")
     return float(rows * (samples // hop + 1) * 2.5 * n * np.log2(n))
 
 
 WORK: Mapping[str, Callable[[Case, Op], float]] = {
     "DeformConv2d": _deform,
     "DeformConv2dBackward": lambda case, op: 2 * _deform(case, op),
-    "KNNQuery": lambda case, op: 8.0 * case.inputs["xyz"].shape[0] ** 2,
+    "KNNQuery": _pairs("xyz", "xyz"),
     "BallQuery": _pairs("new_xyz", "xyz"),
-    "FarthestPointSample": lambda case, op: 8.0 * case.inputs["xyz"].shape[0] * int(case.inputs["new_offset"][-1]),
+    "FarthestPointSample": _samples,
     "LogMelSpectrogram": _transform,
 }
 #: The ops whose operations are products of matrices, which tensor cores compute for f16 and bf16.
@@ -212,9 +223,9 @@ def measured_times(page: Path) -> dict[tuple[str, str], float]:
     return {(name, types): float(milliseconds) for name, types, milliseconds in rows}
 
 
-def moved(op: Op, case: Case) -> int:
-    """Returns the bytes of the inputs and outputs of a case, which a CPU computes."""
-    outputs = getattr(opgate.numpy, snake_case(op.name))(**case.inputs, **case.attributes)
+def moved(functions: SimpleNamespace, op: Op, case: Case) -> int:
+    """Returns the bytes of the inputs and outputs of a case, which the function of the op computes on the CPU."""
+    outputs = getattr(functions, snake_case(op.name))(**case.inputs, **case.attributes)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     arrays = [*case.inputs.values(), *outputs]
     return sum(np.asarray(array).nbytes for array in arrays if array is not None)
@@ -222,27 +233,26 @@ def moved(op: Op, case: Case) -> int:
 
 def kernel_table(kernels: Mapping[str, Sequence[Kernel]], before: Mapping[str, Sequence[Kernel]]) -> Iterator[str]:
     """Yields the lines of the table of kernels. Those of one name that differ in their template's arguments share a
-    line for f16 and one for f32, with the one of most instructions."""
+    line for f16 and one for f32."""
     titles = ("registers", "shared", "spilled", "instructions", "inner loop", "f64", "calls", "tensor", "loads")
     yield "| op | kernel | dtype | " + " | ".join(titles) + " |"
     yield "|" + "---|" * (len(titles) + 3)
     for op, found in sorted(kernels.items()):
         now, then = _largest(found), _largest(before.get(op, ()))
         for key in sorted(now.keys() | (then.keys() if before else set())):
-            new, old = now.get(key), then.get(key)
-            cells = [_changed(old and old.cells()[i], new and new.cells()[i], bool(before)) for i in range(len(titles))]
+            new, old = (
+                kernel.cells() if kernel else ("none",) * len(titles) for kernel in (now.get(key), then.get(key))
+            )
+            cells = [a if a == b or not before else f"{b} → {a}" for a, b in zip(new, old, strict=True)]
             yield f"| {op} | {key[0]} | {key[1]} | " + " | ".join(cells) + " |"
-
-
-def _changed(old: str | None, new: str | None, compared: bool) -> str:
-    if not compared or old == new:
-        return new or ""
-    return f"{old or 'none'} → {new or 'none'}"
 
 
 def _largest(kernels: Sequence[Kernel]) -> dict[tuple[str, str], Kernel]:
     """Returns those with the widest loads, and of these the one of most instructions, by name and dtype."""
-    order = lambda kernel: (max(kernel.loads, default=0), kernel.instructions)  # noqa: E731
+
+    def order(kernel: Kernel) -> tuple[int, int]:
+        return max(kernel.loads, default=0), kernel.instructions
+
     found: dict[tuple[str, str], Kernel] = {}
     for kernel in kernels:
         dtypes = re.findall(r"\b(f16|bf16|float|double)\b", kernel.name)
@@ -254,7 +264,7 @@ def _largest(kernels: Sequence[Kernel]) -> dict[tuple[str, str], Kernel]:
     return found
 
 
-def bound_table(items: Sequence[Item], page: Path) -> Iterator[str]:
+def bound_table(functions: SimpleNamespace, items: Sequence[Item], page: Path) -> Iterator[str]:
     """Yields the lines of the table of bounds."""
     times = measured_times(page) if page.is_file() else {}
     names = " | ".join(f"{gpu.name}, us" for gpu in GPUS)
@@ -264,7 +274,7 @@ def bound_table(items: Sequence[Item], page: Path) -> Iterator[str]:
         case = large_case(op, types)
         if case is None:
             continue
-        size, label = moved(op, case), types_label(op, types)
+        size, label = moved(functions, op, case), types_label(op, types)
         work = WORK[op.name](case, op) / 1e6 if op.name in WORK else 0
         bounds = [bound_of(op, types, case, size, gpu) * 1e3 for gpu in (*GPUS, MEASURED)]
         time = times.get((op.name, label))
@@ -295,8 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before = compiled(options.before / "opgate" / "ops_build", ops, nvcc) if options.before else {}
         lines += ["", "## Kernels", "", KERNELS, "", *kernel_table(kernels, before)]
     if options.only != "kernels":
-        items = measured(items_of([op for op in opgate.numpy.ops() if snake_case(op.name) in ops]))
-        lines += ["", "## Bounds", "", BOUNDS, "", *bound_table(items, PAGE)]
+        library = BuildOptions().library()
+        items = measured(items_of([op for op in opgate.numpy.ops(library) if snake_case(op.name) in ops]))
+        lines += ["", "## Bounds", "", BOUNDS, "", *bound_table(opgate.numpy.load(library), items, PAGE)]
     text = "\n".join(lines) + "\n"
     if options.output:
         options.output.write_text(text)
@@ -324,10 +335,11 @@ Made by `python -m opgate.ops_build.gpu_check.bounds`, which needs nvcc and no G
 KERNELS = """As nvcc compiles them for sm_90: registers of a thread, bytes of static shared memory, bytes of spilled
 registers, instructions, those of the longest inner loop, those of f64, calls (most of them divide 64-bit integers),
 those on tensor cores, and loads from global memory by their bytes. Of kernels that differ in template arguments, the
-one with the widest loads is listed, for f16 and for f32."""
-BOUNDS = """Megabytes are those of inputs and outputs, once each. Mflop are what the result needs where that is more than
+one with the widest loads is listed, for f16 and for f32. Kernels that the build generates from a formula are not
+here."""
+BOUNDS = """Megabytes are those of inputs and outputs. Mflop are what the result needs where that is more than
 a few for each byte. A bound is the time that these take at the rates of the data sheets: no kernel can be faster.
-`measured` is from the page of `make gpu-check` beside this one."""
+`measured` is from the page of `make gpu-check` beside this one, whose kernels may be older than those above."""
 
 if __name__ == "__main__":
     sys.exit(main())
