@@ -75,7 +75,7 @@ OPGATE_HOST_DEVICE void butterfly(ComplexOf<V> (&x)[5]) {
   const ComplexOf<V> a = x[1] + x[4], b = x[2] + x[3], c = minus_i(x[1] - x[4]), d = minus_i(x[2] - x[3]);
   const auto times = [](const ComplexOf<V>& z, float factor) { return ComplexOf<V>{z.re * factor, z.im * factor}; };
   const ComplexOf<V> e = x[0] + times(a, kCosine1) + times(b, kCosine2),
-                f = x[0] + times(a, kCosine2) + times(b, kCosine1);
+                     f = x[0] + times(a, kCosine2) + times(b, kCosine1);
   const ComplexOf<V> g = times(c, kSine1) + times(d, kSine2), h = times(c, kSine2) - times(d, kSine1);
   x[0] = x[0] + a + b;
   x[1] = e + g;

@@ -30,8 +30,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-import opgate.numpy
 from opgate.cpu import usable_cores
+from opgate.ops_build.adapters.numpy.functions import public_names
+from opgate.ops_build.adapters.numpy.library import load
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.building.toolchain import LeftOut, find_cuda
 from opgate.ops_build.case import Case
@@ -305,9 +306,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before = compiled(options.before / "opgate" / "ops_build", ops, nvcc) if options.before else {}
         lines += ["", "## Kernels", "", KERNELS, "", *kernel_table(kernels, before)]
     if options.only != "kernels":
-        library = BuildOptions().library()
-        items = measured(items_of([op for op in opgate.numpy.ops(library) if snake_case(op.name) in ops]))
-        lines += ["", "## Bounds", "", BOUNDS, "", *bound_table(opgate.numpy.load(library), items, PAGE)]
+        library = load(BuildOptions().library())
+        functions = SimpleNamespace(**public_names(library))
+        items = measured(items_of([op for op in library.ops if snake_case(op.name) in ops]))
+        lines += ["", "## Bounds", "", BOUNDS, "", *bound_table(functions, items, PAGE)]
     text = "\n".join(lines) + "\n"
     if options.output:
         options.output.write_text(text)

@@ -1,5 +1,5 @@
-// Divisions of indices by a number that stays the same for a launch. A GPU has no instruction for a division: of 64 bits
-// it takes 25 to 100 instructions, and these take three.
+// Divisions of indices by a number that stays the same for a launch. A GPU has no instruction for a division: of 64
+// bits it takes 25 to 100 instructions, and these take three.
 #pragma once
 
 #include <cstdint>

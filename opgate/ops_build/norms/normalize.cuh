@@ -27,11 +27,17 @@ struct Rows {
   /// one weight and one bias. Of others, each element has its own.
   std::int64_t groups = 1, part = 1;
 
-  static Rows of(const Inputs& in, const Attributes& attributes, Outputs& out, std::int64_t count,
-                 std::int64_t c) {
+  static Rows of(const Inputs& in, const Attributes& attributes, Outputs& out, std::int64_t count, std::int64_t c) {
     const auto input = [&](const char* name) { return data_or_null<T>(in, name); };
-    return {count, c, input("x"), input("residual"), input("weight"), nullptr, out["y"].template data<T>(),
-            data_or_null<T>(out, "sum"), static_cast<ComputeType<T>>(attributes.number("epsilon"))};
+    return {count,
+            c,
+            input("x"),
+            input("residual"),
+            input("weight"),
+            nullptr,
+            out["y"].template data<T>(),
+            data_or_null<T>(out, "sum"),
+            static_cast<ComputeType<T>>(attributes.number("epsilon"))};
   }
 };
 
@@ -239,8 +245,7 @@ __global__ void __launch_bounds__(kThreads)
         if (vector < end) use(vector, total[k]);
       }
     };
-    if (addend)
-      each([&](int vector, Vector<T, lanes>& value) { add(value, load<T, lanes>(addend + begin, vector)); });
+    if (addend) each([&](int vector, Vector<T, lanes>& value) { add(value, load<T, lanes>(addend + begin, vector)); });
     if (sum) each([&](int vector, const Vector<T, lanes>& value) { store(sum + begin, vector, value); });
     const C length = static_cast<C>(end * lanes);
     Moments<C> found{};
@@ -354,11 +359,11 @@ struct Norm {
   static void launch_chunks(const Rows<T>& rows, std::span<Moments<ComputeType<T>>> moments, cudaStream_t stream) {
     const std::int64_t chunks = (rows.c / lanes + kChunk - 1) / kChunk;
     const unsigned blocks = blocks_for(rows.count * chunks, 1);
-    find_moments<T, lanes, centred><<<blocks, kThreads, 0, stream>>>(rows.count, rows.c, chunks, rows.x, rows.residual,
-                                                                     rows.sum, moments.data());
+    find_moments<T, lanes, centred>
+        <<<blocks, kThreads, 0, stream>>>(rows.count, rows.c, chunks, rows.x, rows.residual, rows.sum, moments.data());
     normalize_chunks<T, lanes, centred, channels>
-        <<<blocks, kThreads, 0, stream>>>(rows.count, rows.c, chunks, rows.x, rows.residual,
-                                          affine_of<T, lanes>(rows), moments.data(), rows.y, rows.epsilon);
+        <<<blocks, kThreads, 0, stream>>>(rows.count, rows.c, chunks, rows.x, rows.residual, affine_of<T, lanes>(rows),
+                                          moments.data(), rows.y, rows.epsilon);
   }
 
   /// Chooses how many threads compute a row and how much each of them holds.

@@ -19,8 +19,7 @@ __global__ void __launch_bounds__(kThreads)
   const Index query = static_cast<Index>(thread) / vectors_of_row;
   const Index at = static_cast<Index>(thread) - query * vectors_of_row.number(), head = at / vectors_of_head;
   const std::int64_t row = vectors_of_row.number();
-  const Vector* const of_head =
-      reinterpret_cast<const Vector*>(values) + (query / queries) * sizes.keys * row + at;
+  const Vector* const of_head = reinterpret_cast<const Vector*>(values) + (query / queries) * sizes.keys * row + at;
   std::int64_t number = (query * sizes.heads + head) * sizes.levels * sizes.points;
   C sums[lanes] = {};
   for (std::int64_t l = 0; l < sizes.levels; ++l) {

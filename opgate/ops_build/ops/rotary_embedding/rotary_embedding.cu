@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t half = layout.half();
   const std::int64_t first_head = std::int64_t{group} * heads;
   const std::int64_t begin = image * layout.heads * layout.sequence * layout.head_size +
-                             (token - image * sequence.number()) * layout.sequence_step +
-                             first_head * layout.head_step;
+                             (token - image * sequence.number()) * layout.sequence_step + first_head * layout.head_step;
   if (i >= half / lanes) {
     const std::int64_t first = layout.rotated + 2 * lanes * (i - half / lanes);
     for (std::int64_t head = 0; head < heads && first_head + head < layout.heads; ++head) {
