@@ -16,17 +16,21 @@ from opgate.ops_build.runner.engine import KernelsEngine
 from tests.ops_build.emulation import build_fixtures, onnxruntime_include
 
 
-def host(program: Path) -> Iterator[KernelsEngine]:
+#: The CUDA provider of ONNX Runtime itself, and that of a library which a program registers.
+PROVIDERS = ("CUDAExecutionProvider", "CudaPluginExecutionProvider")
+
+
+def host(program: Path, provider: str) -> Iterator[KernelsEngine]:
     if not onnxruntime_include():
         pytest.skip("ONNX Runtime's header is not here")
-    engine = KernelsEngine(program, ["--onnxruntime", ""], os.environ, name="onnxruntime")
+    engine = KernelsEngine(program, ["--onnxruntime", provider], os.environ, name="onnxruntime")
     yield engine
     engine.close()
 
 
-@pytest.fixture(scope="module")
-def fixture_engine() -> Iterator[KernelsEngine]:
-    yield from host(build_fixtures())
+@pytest.fixture(scope="module", params=PROVIDERS)
+def fixture_engine(request: pytest.FixtureRequest) -> Iterator[KernelsEngine]:
+    yield from host(build_fixtures(), request.param)
 
 
 def test_a_size_that_only_the_kernel_knows(fixture_engine: KernelsEngine) -> None:

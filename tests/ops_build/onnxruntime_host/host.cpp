@@ -340,12 +340,11 @@ Status taken(OrtStatus* status) {
   return result;
 }
 
-/// Whether the op is the one for CUDA and for these inputs.
-bool fits(const OrtCustomOp* candidate, const Op& op, const std::vector<const OrtValue*>& inputs) {
-  const char* const provider = candidate->GetExecutionProviderType(candidate);
-  if (op.signature.name != candidate->GetName(candidate) || !provider ||
-      std::string(provider) != "CUDAExecutionProvider")
-    return false;
+/// Whether the op is the one for a provider and for these inputs.
+bool fits(const OrtCustomOp* candidate, const std::string& provider, const Op& op,
+          const std::vector<const OrtValue*>& inputs) {
+  const char* const own = candidate->GetExecutionProviderType(candidate);
+  if (op.signature.name != candidate->GetName(candidate) || !own || own != provider) return false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t declared = std::min(i, candidate->GetInputTypeCount(candidate) - 1);
     if (inputs[i] && candidate->GetInputType(candidate, declared) != inputs[i]->info.element) return false;
@@ -356,6 +355,8 @@ bool fits(const OrtCustomOp* candidate, const Op& op, const std::vector<const Or
 /// Calls the kernels of the ops that the adapter has registered.
 class Session {
  public:
+  explicit Session(const std::string& provider) : provider_(provider) {}
+
   static Status open(Session& session) {
     static const OrtApiBase base{[](std::uint32_t) noexcept { return host_api(); },
                                  []() noexcept { return "the host"; }};
@@ -374,10 +375,10 @@ class Session {
       inputs.push_back(tensor ? &values.back() : nullptr);
     }
     while (!inputs.empty() && !inputs.back()) inputs.pop_back();
-    const auto candidate =
-        std::ranges::find_if(options_.domain->ops, [&](const OrtCustomOp* one) { return fits(one, op, inputs); });
+    const auto candidate = std::ranges::find_if(
+        options_.domain->ops, [&](const OrtCustomOp* one) { return fits(one, provider_, op, inputs); });
     if (candidate == options_.domain->ops.end())
-      return Status::invalid("no kernel of the CUDA provider has these types of inputs");
+      return Status::invalid("no kernel of " + provider_ + " has these types of inputs");
     const OrtCustomOp* const custom = *candidate;
     for (std::size_t i = 0; i < op.signature.inputs.size(); ++i) {
       const OrtMemType expected = op.signature.inputs[i].host ? OrtMemTypeCPUInput : OrtMemTypeDefault;
@@ -398,11 +399,13 @@ class Session {
   }
 
  private:
+  std::string provider_;
   OrtSessionOptions options_;
 };
 
-Status open_session(const char*, runner::Call& call) {
-  auto session = std::make_shared<Session>();
+/// `provider` is the name of the provider that the host plays, "" for that of ONNX Runtime itself.
+Status open_session(const char* provider, runner::Call& call) {
+  auto session = std::make_shared<Session>(*provider ? provider : "CUDAExecutionProvider");
   OPGATE_RETURN_IF_ERROR(Session::open(*session));
   call = [session](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
                    KernelCache&) { return session->call(op, inputs, attributes, engine); };

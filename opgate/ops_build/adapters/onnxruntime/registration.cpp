@@ -14,9 +14,24 @@
 namespace opgate::ort {
 namespace {
 
+/// An execution provider of ONNX Runtime, and the device on which it runs.
+struct Provider {
+  Device device;
+  const char* name;  ///< null for the one of the CPU
+};
+
+#ifdef OPGATE_WITH_CUDA
+/// CUDA has two: the one that is a part of ONNX Runtime, and the one of a library that a program registers. That has
+/// its own name, or the name of the former.
+constexpr std::array kProviders = {Provider{Device::cpu, nullptr}, Provider{Device::cuda, "CUDAExecutionProvider"},
+                                   Provider{Device::cuda, "CudaPluginExecutionProvider"}};
+#else
+constexpr std::array kProviders = {Provider{Device::cpu, nullptr}};
+#endif
+
 struct Registered : OrtCustomOp {
   const Op* op;
-  Device device;
+  Provider provider;
   std::vector<DType> types;  ///< of the type variables
 
   ONNXTensorElementDataType element(const ElementType& type) const {
@@ -52,9 +67,7 @@ bool has_gaps(const Signature& signature) {
 void fill(Registered& registered, bool infers) {
   registered.version = kApiVersion;
   registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
-  registered.GetExecutionProviderType = [](const OrtCustomOp* op) -> const char* {
-    return of(op).device == Device::cuda ? "CUDAExecutionProvider" : nullptr;  // nullptr means the CPU
-  };
+  registered.GetExecutionProviderType = [](const OrtCustomOp* op) { return of(op).provider.name; };
   registered.GetInputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.inputs.size(); };
   registered.GetOutputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.outputs.size(); };
   registered.GetInputType = [](const OrtCustomOp* op, std::size_t i) {
@@ -82,7 +95,7 @@ void fill(Registered& registered, bool infers) {
   registered.CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
                                  void** kernel) -> OrtStatusPtr {
     return guarded([&]() -> Status {
-      auto node = std::make_unique<NodeKernel>(*of(op).op, of(op).device);
+      auto node = std::make_unique<NodeKernel>(*of(op).op, of(op).provider.device);
       OPGATE_RETURN_IF_ERROR(node->prepare(info));
       *kernel = node.release();
       return {};
@@ -119,20 +132,15 @@ void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& cho
   }
 }
 
-#ifdef OPGATE_WITH_CUDA
-constexpr std::array kDevices = {Device::cpu, Device::cuda};
-#else
-constexpr std::array kDevices = {Device::cpu};
-#endif
-
-Status add(const Op& op, Device device, bool infers, std::deque<Registered>& registered, OrtCustomOpDomain* domain) {
+Status add(const Op& op, const Provider& provider, bool infers, std::deque<Registered>& registered,
+           OrtCustomOpDomain* domain) {
   std::vector<DType> chosen;
   std::vector<std::vector<DType>> all;
   choices(op.signature.type_variables, chosen, all);
   for (std::vector<DType>& types : all) {
     Registered& entry = registered.emplace_back();
     entry.op = &op;
-    entry.device = device;
+    entry.provider = provider;
     entry.types = std::move(types);
     fill(entry, infers);
     OPGATE_RETURN_IF_ERROR(from_ort(api->CustomOpDomain_Add(domain, &entry)));
@@ -165,8 +173,8 @@ Status make_domain(const OrtApiBase* base, OrtCustomOpDomain** domain) {
     const bool crashes = minor_of(base->GetVersionString()) < 24;
     for (const Op& op : table.ops()) {
       const bool infers = !crashes || !has_gaps(op.signature);
-      for (const Device device : kDevices) {
-        if (op.has_kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, infers, registered, fresh));
+      for (const Provider& provider : kProviders) {
+        if (op.has_kernel(provider.device)) OPGATE_RETURN_IF_ERROR(add(op, provider, infers, registered, fresh));
       }
     }
     shared = fresh;
