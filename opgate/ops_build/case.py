@@ -34,6 +34,13 @@ class Case:
     expected: Mapping[str, Any] | None = None
 
 
+def of_sums(dtype: np.dtype[Any], **absolute: float) -> Mapping[str, tuple[float, float]] | None:
+    """Returns the tolerance of a large case whose outputs, by name, are sums of many terms of f32. Terms may cancel, and
+    what they were rounded by stays. `absolute` has atol for each output. None for other dtypes, which have their own.
+    """
+    return {name: (1e-5, atol) for name, atol in absolute.items()} if dtype == np.float32 else None
+
+
 def with_gradients(cases: Iterable[Case], name: str, like: str) -> Iterator[Case]:
     """Makes the cases of a backward op from those of its op: with a normally distributed input `name`, the gradient of
     an output that has the dtype and the shape of the input `like`."""
