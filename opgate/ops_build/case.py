@@ -35,8 +35,10 @@ class Case:
 
 
 def of_sums(dtype: np.dtype[Any], **absolute: float) -> Mapping[str, tuple[float, float]] | None:
-    """Returns the tolerance of a large case whose outputs, by name, are sums of many terms of f32. Terms may cancel, and
-    what they were rounded by stays. `absolute` has atol for each output. None for other dtypes, which have their own.
+    """Returns the tolerance of a large case whose outputs are sums of many terms of f32.
+
+    Terms may cancel, and what they were rounded by stays. `absolute` has atol for each output by its name. Returns None
+    for other dtypes, which have their own tolerance.
     """
     return {name: (1e-5, atol) for name, atol in absolute.items()} if dtype == np.float32 else None
 
