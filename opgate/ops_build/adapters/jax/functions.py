@@ -33,6 +33,8 @@ _NAMES = {dtype.numpy: dtype.name for dtype in DTYPES.values()}
 #: What jax has only with this setting.
 _WIDE = frozenset({"f64", "i64"})
 _SETTING = 'expected jax.config.update("jax_enable_x64", True)'
+#: Whether this is JAX 0.10 or later, which has a type for the axes along which an array differs in shard_map.
+_NAMES_AXIS_TYPES = hasattr(jax.sharding, "ManualAxisType")
 #: How many sets of attributes and of inputs the functions of an op are kept for.
 _KEPT = 256
 
@@ -234,14 +236,16 @@ class _Function:
 
 def _axes_of(array: Any) -> frozenset[Any]:
     """Returns the axes of a mesh along which an array differs, inside of jax.shard_map."""
-    return frozenset(jax.typeof(array).manual_axis_type.varying)
+    known = jax.typeof(array)
+    return frozenset(known.manual_axis_type.varying if _NAMES_AXIS_TYPES else known.vma)
 
 
 def _differing_as(result: jax.ShapeDtypeStruct, array: Any) -> jax.ShapeDtypeStruct:
     """Returns an output that differs along the axes along which an array does."""
     known = jax.typeof(array)
-    sharding = jax.NamedSharding(known.sharding.mesh, jax.P(*[None] * len(result.shape)))
-    return result.update(sharding=sharding, manual_axis_type=known.manual_axis_type)
+    sharding = jax.NamedSharding(known.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(result.shape)))
+    differs = {"manual_axis_type": known.manual_axis_type} if _NAMES_AXIS_TYPES else {"vma": known.vma}
+    return jax.ShapeDtypeStruct(result.shape, result.dtype, sharding=sharding, **differs)
 
 
 def _of_same_axes(arrays: Sequence[Any]) -> list[Any]:
@@ -251,7 +255,11 @@ def _of_same_axes(arrays: Sequence[Any]) -> list[Any]:
 
     def varying(array: Any) -> Any:
         more = axes - _axes_of(array)
-        return jax.lax.pcast(array, tuple(more), to="varying") if more else array
+        if not more:
+            return array
+        if hasattr(jax.lax, "pcast"):
+            return jax.lax.pcast(array, tuple(more), to="varying")
+        return jax.lax.pvary(array, tuple(more))  # before JAX 0.8
 
     return [None if array is None else varying(array) for array in arrays]
 
