@@ -38,14 +38,16 @@ struct SortedKeysOf {
   std::span<Key> keys, sorted_keys;
   std::span<Value> values, sorted_values;
   std::span<char> storage;
+  int bits;
 
-  static SortedKeysOf take(Workspace& workspace, std::int64_t count) {
+  /// Keys of `bits` bits. With fewer bits they are sorted in fewer rounds.
+  static SortedKeysOf take(Workspace& workspace, std::int64_t count, int bits = 8 * sizeof(Key)) {
     std::size_t bytes = 0;
-    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
+    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, bits, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
     return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Value>(count),
             workspace.take<Value>(count),
-            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
+            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))), bits};
   }
 
   std::int64_t count() const { return static_cast<std::int64_t>(keys.size()); }
@@ -55,15 +57,16 @@ struct SortedKeysOf {
     if (keys.empty()) return {};
     std::size_t bytes = storage.size();
     return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), values.data(),
-                                   sorted_values.data(), count(), stream_of(context)),
+                                   sorted_values.data(), count(), bits, stream_of(context)),
                         "sorting");
   }
 
  private:
   static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const Key* keys, Key* sorted_keys,
-                                const Value* values, Value* sorted_values, std::int64_t count, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, values, sorted_values, count, 0,
-                                           static_cast<int>(8 * sizeof(Key)), stream);
+                                const Value* values, Value* sorted_values, std::int64_t count, int bits,
+                                cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, values, sorted_values, count, 0, bits,
+                                           stream);
   }
 };
 

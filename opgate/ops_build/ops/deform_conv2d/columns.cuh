@@ -44,8 +44,9 @@ struct Arranged : Geometry {
   std::int64_t row, depth, group_depth;    ///< the numbers of a pixel, of a column, and of a filter
   int segment_vectors, sample_vectors;     ///< the vectors of a segment, and of the channels of an offset group
 
-  static Arranged of(const Geometry& g) {
-    const std::int64_t segment = std::gcd(g.cg, g.co()), segments = g.c / segment;
+  /// With `by_offset_group` the channels of an offset group are a segment, whatever their groups are.
+  static Arranged of(const Geometry& g, bool by_offset_group = false) {
+    const std::int64_t segment = by_offset_group ? g.co() : std::gcd(g.cg, g.co()), segments = g.c / segment;
     const std::int64_t vectors = (segment + kVector - 1) / kVector, padded = vectors * kVector, row = segments * padded;
     return {g,
             g.co(),
@@ -88,6 +89,7 @@ template <typename C>
 struct Corners {
   std::int32_t pixel[4];  ///< the number of the picture's pixels if there is none
   std::int32_t none;
+  std::int32_t x, y;  ///< the pixel above and to the left, which needn't exist
   C right, below, factor;
 
   /// `mask` may be null.
@@ -100,7 +102,13 @@ struct Corners {
     const C y = static_cast<C>(row * g.stride_h - g.pad_h + down * g.dilation_h) + static_cast<C>(own[0]);
     const C x = static_cast<C>(column * g.stride_w - g.pad_w + across * g.dilation_w) + static_cast<C>(own[g.pixels()]);
     const auto sample = Sample<C>::at(x, y, g.w, g.h);
-    Corners corners{{}, static_cast<std::int32_t>(g.h * g.w), sample.right, sample.below, C(1)};
+    Corners corners{{},
+                    static_cast<std::int32_t>(g.h * g.w),
+                    static_cast<std::int32_t>(sample.x),
+                    static_cast<std::int32_t>(sample.y),
+                    sample.right,
+                    sample.below,
+                    C(1)};
     if (mask) {
       corners.factor = static_cast<C>(mask[((image * g.offset_groups + group) * g.taps() + tap) * g.pixels() + pixel]);
     }
@@ -120,6 +128,12 @@ struct Corners {
   /// The factor of a pixel. 0 where there is none, also if the mask is no number.
   __device__ C weight(int corner) const { return exists(corner) ? near(corner) * factor : C(0); }
 };
+
+/// Where groups have few channels and filters, a thread computes so many numbers.
+inline constexpr int kFew = 8;
+
+/// Whether the tiles of a product would be nearly empty: in a depthwise convolution, for example.
+inline bool few(const Geometry& g) { return g.cg * g.ocg() <= kFew * kFew; }
 
 /// Puts filters and pictures in the order of Arranged. A thread writes a vector.
 template <typename T>

@@ -104,12 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   tensors.output[(image * g.oc + channel) * chunk.pixels + pixel] = static_cast<T>(sum + bias);
 }
 
-/// Where groups have few channels and filters, a thread computes so many output channels of a pixel.
-constexpr int kFew = 8;
-
-/// Whether the tiles of a product would be nearly empty: a depthwise convolution, for example.
-bool few(const Geometry& g) { return g.cg * g.ocg() <= kFew * kFew; }
-
+/// A thread computes kFew output channels of a pixel.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) convolve_few(Arranged<T> g, Tensors<T> tensors) {
   using C = ComputeType<T>;
