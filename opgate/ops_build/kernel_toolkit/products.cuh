@@ -177,6 +177,35 @@ class RegisterTile {
 template <typename T>
 using TensorType = std::conditional_t<std::is_same_v<T, f16>, __half, __nv_bfloat16>;
 
+/// load_matrix_sync() from shared memory.
+template <typename Tile, typename T>
+__device__ void load_tile(Tile& tile, const T* from, unsigned stride) {
+  nvcuda::wmma::load_matrix_sync(tile, from, stride);
+}
+
+#ifdef __NVCC__
+/// The same for bf16. nvcc 13 doesn't see there that the memory is shared, and loads four bytes at a time.
+template <typename Use, typename Layout>
+__device__ void load_tile(nvcuda::wmma::fragment<Use, 16, 16, 16, __nv_bfloat16, Layout>& tile,
+                          const __nv_bfloat16* from, unsigned stride) {
+  static_assert(sizeof tile == 4 * sizeof(unsigned));
+  constexpr bool left = std::is_same_v<Use, nvcuda::wmma::matrix_a>;
+  constexpr bool by_row = std::is_same_v<Layout, nvcuda::wmma::row_major>;
+  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(from));
+  auto* const to = reinterpret_cast<unsigned*>(&tile);
+#define OPGATE_LOAD_TILE(tile_and_order)                                                        \
+  asm volatile("wmma.load." tile_and_order ".m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;" \
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])                             \
+               : "r"(at), "r"(stride)                                                           \
+               : "memory")
+  if constexpr (left && by_row) OPGATE_LOAD_TILE("a.sync.aligned.row");
+  if constexpr (left && !by_row) OPGATE_LOAD_TILE("a.sync.aligned.col");
+  if constexpr (!left && by_row) OPGATE_LOAD_TILE("b.sync.aligned.row");
+  if constexpr (!left && !by_row) OPGATE_LOAD_TILE("b.sync.aligned.col");
+#undef OPGATE_LOAD_TILE
+}
+#endif
+
 /// Sums on tensor cores: a warp has 64 x 32 of them, in fragments of 16 x 16.
 template <typename T, bool left_deep, bool right_deep>
 class TensorTile {
@@ -218,7 +247,7 @@ class TensorTile {
         const int column = first_column() + j * kSide;
         const T* const from =
             shared.right[buffer] + (right_deep ? column * Shared::kRight + k : k * Shared::kRight + column);
-        load_matrix_sync(right[j], reinterpret_cast<const TensorType<T>*>(from), Shared::kRight);
+        load_tile(right[j], reinterpret_cast<const TensorType<T>*>(from), Shared::kRight);
       }
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
@@ -226,7 +255,7 @@ class TensorTile {
             left;
         const int row = first_row() + i * kSide;
         const T* const from = shared.left[buffer] + (left_deep ? row * Shared::kLeft + k : k * Shared::kLeft + row);
-        load_matrix_sync(left, reinterpret_cast<const TensorType<T>*>(from), Shared::kLeft);
+        load_tile(left, reinterpret_cast<const TensorType<T>*>(from), Shared::kLeft);
 #pragma unroll
         for (int j = 0; j < kAcross; ++j) mma_sync(sums_[i][j], left, right[j], sums_[i][j]);
       }
@@ -307,13 +336,19 @@ struct Grid {
   std::int64_t part, depth;
 
   static Grid of(std::int64_t rows, std::int64_t columns, std::int64_t depth, std::int64_t groups) {
-    constexpr std::int64_t kEnough = 256, kLeast = 8 * kDepth;
     Grid grid{tiles_of(rows, kRows), tiles_of(columns, kColumns), static_cast<std::uint32_t>(groups), 1, 0, depth};
-    const std::int64_t wanted = std::clamp<std::int64_t>(kEnough / std::max<std::int64_t>(1, grid.tiles()), 1,
-                                                         std::max<std::int64_t>(1, depth / kLeast));
+    const std::int64_t wanted =
+        std::clamp<std::int64_t>(kEnough / std::max<std::int64_t>(1, grid.tiles()), 1, most_splits(depth));
     grid.part = std::max<std::int64_t>(1, ((depth + wanted - 1) / wanted + kDepth - 1) / kDepth) * kDepth;
     grid.splits = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (depth + grid.part - 1) / grid.part));
     return grid;
+  }
+
+  /// How many sums there may be for `count` elements of a product, if there are parts. They don't become fewer for
+  /// larger sizes.
+  static std::int64_t most_parts(std::int64_t count, std::int64_t depth) {
+    const std::int64_t splits = most_splits(depth);
+    return splits == 1 ? 0 : std::min<std::int64_t>(splits * count, kEnough * kRows * kColumns);
   }
 
   static std::uint32_t tiles_of(std::int64_t count, int tile) {
@@ -321,6 +356,12 @@ struct Grid {
   }
 
   std::int64_t tiles() const { return std::int64_t{row_tiles} * column_tiles * groups * splits; }
+
+ private:
+  /// A few blocks for each multiprocessor of a large GPU.
+  static constexpr std::int64_t kEnough = 256;
+
+  static std::int64_t most_splits(std::int64_t depth) { return std::max<std::int64_t>(1, depth / (8 * kDepth)); }
 };
 
 /// The tile that a block of such a grid computes.

@@ -45,9 +45,12 @@ struct SortedKeysOf {
     std::size_t bytes = 0;
     if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, bits, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Value>(count),
+    return {workspace.take<Key>(count),
+            workspace.take<Key>(count),
             workspace.take<Value>(count),
-            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))), bits};
+            workspace.take<Value>(count),
+            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))),
+            bits};
   }
 
   std::int64_t count() const { return static_cast<std::int64_t>(keys.size()); }

@@ -23,11 +23,19 @@ __device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
 }
 
-/// As many pieces of the same size, a multiple of `unit` or less than one, as keep it below about `most`.
-inline std::int64_t piece_of(std::int64_t count, std::int64_t most, std::int64_t unit) {
-  const std::int64_t pieces = (count + std::max<std::int64_t>(1, most) - 1) / std::max<std::int64_t>(1, most);
-  const std::int64_t size = (count + std::max<std::int64_t>(1, pieces) - 1) / std::max<std::int64_t>(1, pieces);
-  return size <= unit || most <= unit ? size : (size + unit - 1) / unit * unit;
+/// So many of `count` things of `bytes` are kept at once that they have at most `most_bytes`: pieces of about the same
+/// size, a multiple of `unit` if several units fit.
+inline std::int64_t together(std::int64_t count, std::int64_t bytes, std::int64_t most_bytes, std::int64_t unit = 1) {
+  std::int64_t most = std::max<std::int64_t>(1, most_bytes / bytes);
+  if (most >= unit) most = most / unit * unit;
+  const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most),
+                     size = (count + pieces - 1) / pieces;
+  return std::min({count, most, (size + unit - 1) / unit * unit});
+}
+
+/// The bytes that together() may need, which don't shrink if there are more things or larger ones.
+inline std::int64_t together_bytes(std::int64_t count, std::int64_t bytes, std::int64_t most_bytes) {
+  return std::min(count * bytes, std::max(most_bytes, bytes));
 }
 
 /// The order of the numbers. Channels that lie side by side and have one group and one offset group are a segment,
@@ -72,16 +80,11 @@ struct Arranged : Geometry {
     return ((first + segment_of_group) * taps() + tap) * padded + in_segment * kVector;
   }
 
+  /// The most images whose output pixels are fewer than 2^31.
+  std::int64_t most_images() const { return 0x7fffffff / std::max<std::int64_t>(1, pixels()); }
+
   /// So many threads, a power of two, share a sample.
   int lanes() const { return static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(kWarp, sample_vectors)))); }
-
-  /// How many images are computed together. Their output pixels are fewer than 2^31.
-  std::int64_t images_together() const {
-    return piece_of(
-        n,
-        std::min<std::int64_t>(kChunkBytes / (picture() * sizeof(T)), 0x7fffffff / std::max<std::int64_t>(1, pixels())),
-        1);
-  }
 };
 
 /// What a tap samples: four pixels of the picture, how near they are, and the mask.

@@ -164,24 +164,25 @@ struct Cuda : Checked {
     std::span<ComputeType<T>> parts;
   };
 
+  template <typename T>
+  static std::int64_t images_together(const Arranged<T>& g) {
+    return std::min(together(g.n, g.picture() * sizeof(T), kChunkBytes), g.most_images());
+  }
+
   /// How many rows have their columns at once.
   template <typename T>
   static std::int64_t rows_together(const Arranged<T>& g) {
-    return piece_of(g.images_together() * g.pixels(), kChunkBytes / (g.depth * sizeof(T)), products::kRows);
-  }
-
-  template <typename T>
-  static products::Grid grid_of(const Arranged<T>& g) {
-    return products::Grid::of(rows_together(g), g.ocg(), g.group_depth, g.groups);
+    return together(images_together(g) * g.pixels(), g.depth * sizeof(T), kChunkBytes, products::kRows);
   }
 
   template <typename T>
   static Memory<T> workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
     const auto g = Arranged<T>::of(Geometry::of(in, attributes));
     if (few(g) || g.n * g.pixels() == 0) return {};
-    const std::int64_t rows = rows_together(g), splits = grid_of(g).splits;
-    return {workspace.take<T>(g.oc * g.group_depth), workspace.take<T>(g.images_together() * g.picture()),
-            workspace.take<T>(rows * g.depth), workspace.take<ComputeType<T>>(splits > 1 ? splits * g.oc * rows : 0)};
+    return {workspace.take<T>(g.oc * g.group_depth),
+            workspace.take<T>(together_bytes(g.n, g.picture() * sizeof(T), kChunkBytes) / sizeof(T)),
+            workspace.take<T>(together_bytes(g.n * g.pixels(), g.depth * sizeof(T), kChunkBytes) / sizeof(T)),
+            workspace.take<ComputeType<T>>(products::Grid::most_parts(g.n * g.pixels() * g.oc, g.group_depth))};
   }
 
   template <typename T>
@@ -201,9 +202,10 @@ struct Cuda : Checked {
       return launched();
     }
     const Memory<T> memory = workspace<T>(context.workspace(), in, attributes);
-    const std::int64_t together = g.images_together(), rows = rows_together(g);
-    for (std::int64_t image = 0; image < g.n; image += together) {
-      const std::int64_t images = std::min(together, g.n - image);
+    const std::int64_t images_at_once = images_together(g), rows = rows_together(g);
+    const auto grid = products::Grid::of(rows, g.ocg(), g.group_depth, g.groups);
+    for (std::int64_t image = 0; image < g.n; image += images_at_once) {
+      const std::int64_t images = std::min(images_at_once, g.n - image);
       const Arrange<T> all{g,
                            images,
                            image == 0 ? tensors.weight : nullptr,
@@ -216,7 +218,7 @@ struct Cuda : Checked {
         const Chunk chunk{image, static_cast<std::uint32_t>(first),
                           static_cast<std::uint32_t>(std::min(rows, images * g.pixels() - first)),
                           static_cast<std::uint32_t>(g.pixels())};
-        OPGATE_RETURN_IF_ERROR(convolve(g, chunk, memory, tensors, stream));
+        OPGATE_RETURN_IF_ERROR(convolve(g, chunk, grid, memory, tensors, stream));
       }
     }
     return {};
@@ -224,17 +226,17 @@ struct Cuda : Checked {
 
  private:
   template <typename T>
-  static Status convolve(const Arranged<T>& g, const Chunk& chunk, const Memory<T>& memory, const Tensors<T>& tensors,
-                         cudaStream_t stream) {
+  static Status convolve(const Arranged<T>& g, const Chunk& chunk, products::Grid grid, const Memory<T>& memory,
+                         const Tensors<T>& tensors, cudaStream_t stream) {
     const int lanes = g.lanes();
     const std::int64_t threads = chunk.count * g.offset_groups * g.taps() * lanes;
     find_columns<T><<<blocks_for(threads, kThreads), kThreads, 0, stream>>>(
         g, chunk, tensors, lanes, memory.pictures.data(), memory.columns.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    products::Grid grid = grid_of(g);
     grid.row_tiles = grid.tiles_of(chunk.count, products::kRows);
     multiply<T><<<blocks_for(grid.tiles(), 1), products::kThreads, 0, stream>>>(
-        g, chunk, grid, memory.columns.data(), memory.filters.data(), tensors, memory.parts.data());
+        g, chunk, grid, memory.columns.data(), memory.filters.data(), tensors,
+        grid.splits > 1 ? memory.parts.data() : nullptr);
     OPGATE_RETURN_IF_ERROR(launched());
     if (grid.splits == 1) return {};
     add_parts<T><<<blocks_for(g.oc * chunk.count, kThreads), kThreads, 0, stream>>>(g, chunk, grid.splits,

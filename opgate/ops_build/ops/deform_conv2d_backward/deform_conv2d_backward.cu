@@ -347,31 +347,35 @@ template <typename T>
 struct Plan {
   using C = ComputeType<T>;
 
+  static constexpr std::int64_t kMostBytes = 4 * kChunkBytes;
+  /// Where groups have few channels and filters, about so many threads add at least so many rows for the filters.
+  static constexpr std::int64_t kFewThreads = 1 << 16, kFewRows = 64;
+
   Arranged<T> g;
   bool with_few;
+  std::int64_t image_bytes;                          ///< what is kept of an image
   std::int64_t images, rows, stride, samples, keys;  ///< of the images that are computed at once
   products::Grid columns, filters;
   std::int64_t part, splits, numbers;  ///< the rows that are added at once for the filters, how many parts, their size
 
   static Plan of(const Inputs& in, const Attributes& attributes) {
     const Geometry geometry = Geometry::of(in, attributes);
-    Plan plan{Arranged<T>::of(geometry, few(geometry)), few(geometry), {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+    Plan plan{Arranged<T>::of(geometry, few(geometry)), few(geometry), {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
     const Arranged<T>& g = plan.g;
     const std::int64_t of_image = g.offset_groups * std::max(g.taps() * g.pixels(), g.size());
-    const std::int64_t bytes = g.picture() * sizeof(T) + g.pixels() * g.depth * (sizeof(T) + sizeof(C)) +
-                               g.offset_groups * g.taps() * g.pixels() * sizeof(Tap<C>);
+    plan.image_bytes = g.picture() * sizeof(T) + g.pixels() * (g.depth * (sizeof(T) + sizeof(C)) + g.oc * sizeof(T)) +
+                       g.offset_groups * (g.taps() * g.pixels() * sizeof(Tap<C>) + g.size() * sizeof(std::uint32_t));
     // Samples, keys and rows have 32 bits.
-    plan.images = piece_of(
-        g.n, std::min<std::int64_t>(4 * kChunkBytes / bytes, 0x7fffffff / std::max<std::int64_t>(1, of_image)), 1);
+    plan.images =
+        std::min(together(g.n, plan.image_bytes, kMostBytes), 0x7fffffff / std::max<std::int64_t>(1, of_image));
     plan.rows = plan.images * g.pixels();
     plan.stride = (plan.rows + g.kVector - 1) / g.kVector * g.kVector;
     plan.samples = plan.rows * g.offset_groups * g.taps();
     plan.keys = plan.images * g.offset_groups * g.size();
     if (g.oc == 0) return plan;
     if (plan.with_few) {
-      constexpr std::int64_t kEnough = 1 << 16, kLeast = 64;
       const std::int64_t parts =
-          std::clamp<std::int64_t>(kEnough / g.depth, 1, std::max<std::int64_t>(1, plan.rows / kLeast));
+          std::clamp<std::int64_t>(kFewThreads / g.depth, 1, std::max<std::int64_t>(1, plan.rows / kFewRows));
       plan.part = std::max<std::int64_t>(1, (plan.rows + parts - 1) / parts);
       plan.splits = (plan.rows + plan.part - 1) / plan.part;
       plan.numbers = g.oc * g.cg * g.taps();
@@ -385,6 +389,24 @@ struct Plan {
     }
     return plan;
   }
+
+  // What a call may need. It doesn't shrink for more images or pixels.
+
+  std::int64_t most_bytes() const {
+    constexpr std::int64_t kArrays = 6;
+    return together_bytes(g.n, image_bytes, kMostBytes) + g.oc * g.kVector * sizeof(T) + kArrays * kArrayAlignment;
+  }
+  std::int64_t most_samples() const {
+    const std::int64_t of_image = g.offset_groups * g.taps() * g.pixels();
+    return together_bytes(g.n, of_image, kMostBytes / sizeof(Tap<C>));
+  }
+  std::int64_t most_sums() const {
+    const std::int64_t rows = g.n * g.pixels();
+    return std::max(numbers, with_few ? std::min(kFewThreads * g.ocg(), rows / kFewRows * numbers)
+                                      : products::Grid::most_parts(numbers, rows));
+  }
+
+  static constexpr std::int64_t kArrayAlignment = Workspace::kAlignment;
 };
 
 template <typename T>
@@ -491,13 +513,25 @@ class Gradients {
   cudaStream_t stream_;
 };
 
+/// Arrays one after the other.
+struct Arrays {
+  char* next;
+
+  template <typename N>
+  N* take(std::int64_t count) {
+    constexpr std::int64_t kAlignment = Workspace::kAlignment;
+    char* const array = next;
+    next += (count * static_cast<std::int64_t>(sizeof(N)) + kAlignment - 1) / kAlignment * kAlignment;
+    return reinterpret_cast<N*>(array);
+  }
+};
+
 struct Cuda : Checked {
   template <typename T>
   struct Memory {
-    std::span<T> filters, pictures, upstream, columns;
-    std::span<ComputeType<T>> grad_columns, sums, totals;
-    std::span<Tap<ComputeType<T>>> taps;
-    std::span<std::uint32_t> starts;
+    std::span<T> filters;
+    std::span<ComputeType<T>> sums, totals;
+    std::span<char> of_images;
     SortedKeys sorted;
   };
 
@@ -507,23 +541,18 @@ struct Cuda : Checked {
     const auto plan = Plan<T>::of(in, attributes);
     const Arranged<T>& g = plan.g;
     if (g.n * g.oc * g.pixels() == 0) return {};
-    return {workspace.take<T>(plan.with_few ? 0 : plan.numbers),
-            workspace.take<T>(plan.images * g.picture()),
-            workspace.take<T>(g.oc * plan.stride),
-            workspace.take<T>(plan.rows * g.depth),
-            workspace.take<C>(plan.rows * g.depth),
-            workspace.take<C>(plan.splits * plan.numbers),
-            workspace.take<C>(plan.images < g.n ? plan.numbers : 0),
-            workspace.take<Tap<C>>(plan.samples),
-            workspace.take<std::uint32_t>(plan.keys + 1),
-            SortedKeys::take(workspace, plan.samples,
-                             static_cast<int>(std::bit_width(static_cast<std::uint64_t>(plan.keys))))};
+    return {workspace.take<T>(plan.with_few ? 0 : plan.numbers), workspace.take<C>(plan.most_sums()),
+            workspace.take<C>(plan.numbers), workspace.take<char>(plan.most_bytes()),
+            SortedKeys::take(workspace, plan.most_samples())};
   }
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    using C = ComputeType<T>;
     const auto plan = Plan<T>::of(in, attributes);
-    const Memory<T> memory = workspace<T>(context.workspace(), in, attributes);
+    Memory<T> memory = workspace<T>(context.workspace(), in, attributes);
+    memory.sorted.bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(plan.keys)));
+    Arrays arrays{memory.of_images.data()};
     const Arguments<T> arguments{plan.g,
                                  0,
                                  0,
@@ -535,14 +564,14 @@ struct Cuda : Checked {
                                  in["offset"].data<T>(),
                                  in.has("mask") ? in["mask"].data<T>() : nullptr,
                                  memory.filters.data(),
-                                 memory.pictures.data(),
-                                 memory.upstream.data(),
-                                 memory.columns.data(),
-                                 memory.grad_columns.data(),
+                                 arrays.take<T>(plan.images * plan.g.picture()),
+                                 arrays.take<T>(plan.g.oc * plan.stride),
+                                 arrays.take<T>(plan.rows * plan.g.depth),
+                                 arrays.take<C>(plan.rows * plan.g.depth),
                                  memory.sums.data(),
                                  memory.totals.data(),
-                                 memory.taps.data(),
-                                 memory.starts.data()};
+                                 arrays.take<Tap<C>>(plan.samples),
+                                 arrays.take<std::uint32_t>(plan.keys + 1)};
     return Gradients<T>(context, plan, arguments, memory.sorted, out).compute();
   }
 };
