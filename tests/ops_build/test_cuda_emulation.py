@@ -150,9 +150,25 @@ def test_the_program_goes_on_after_a_refusal(program: Path) -> None:
     running.close()
 
 
+def compiled(folder: Path, source: str) -> Path:
+    """Compiles a program with the emulation."""
+    (folder / "main.cpp").write_text(source)
+    here, program = SOURCE / "cuda_emulation", folder / "main"
+    command = ["g++", "-std=c++20", "-march=x86-64-v3", "-fsanitize=address", f"-I{SOURCE}", f"-I{here / 'include'}"]
+    sources = [str(folder / "main.cpp"), str(here / "emulation.cpp")]
+    finished = subprocess.run([*command, *sources, "-o", str(program)], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return program
+
+
+def said_by(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}, capture_output=True, text=True)
+
+
 def test_an_error_does_not_stick(tmp_path: Path) -> None:
     """CUDA keeps the last error, and the next good launch would report it."""
-    (tmp_path / "main.cpp").write_text(
+    program = compiled(
+        tmp_path,
         '#include "kernel_toolkit/cuda.h"\n'
         "#include <cstdio>\n"
         "using namespace opgate::cuda;\n"
@@ -172,16 +188,81 @@ def test_an_error_does_not_stick(tmp_path: Path) -> None:
         "  emulation::captures = 1;\n"
         "  delete array;\n"
         "  say(true);\n"
-        "}\n"
+        "}\n",
     )
-    here, program = SOURCE / "cuda_emulation", tmp_path / "main"
-    command = ["g++", "-std=c++20", "-march=x86-64-v3", "-fsanitize=address", f"-I{SOURCE}", f"-I{here / 'include'}"]
-    sources = [str(tmp_path / "main.cpp"), str(here / "emulation.cpp")]
-    finished = subprocess.run([*command, *sources, "-o", str(program)], capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}
-    said = subprocess.run([program], env=environment, capture_output=True, text=True)
+    said = said_by(program)
     assert said.stdout.split() == ["10", "10", "10", "10", "00", "10"], said.stderr
+
+
+#: A warp multiplies two tiles twice, after a fault.
+PRODUCT = """#include <cuda_runtime.h>
+#include <mma.h>
+#include <cstdio>
+#include <cstdlib>
+using namespace nvcuda::wmma;
+
+template <typename T, typename Narrow>
+void multiply(int fault, Narrow narrow) {
+  alignas(32) __shared__ T a[16 * 24 + 8], b[16 * 24];
+  alignas(32) __shared__ float c[16 * 18];
+  const unsigned lane = threadIdx.x;
+  for (unsigned i = lane; i < 16 * 24; i += 32) {
+    a[i] = narrow(float(i % 7) - 3);
+    b[i] = narrow(float(i % 5) - 2);
+  }
+  __syncwarp();
+  fragment<matrix_a, 16, 16, 16, T, row_major> left;
+  fragment<matrix_b, 16, 16, 16, T, col_major> right;
+  fragment<accumulator, 16, 16, 16, float> sums;
+  fill_fragment(sums, 1.0f);
+  switch (fault) {
+    case 1: load_matrix_sync(left, a + 8, 24); break;
+    case 2: load_matrix_sync(left, a, 20); break;
+    case 3: store_matrix_sync(c, sums, 18, mem_row_major); break;
+    case 4: load_matrix_sync(left, a + lane / 16 * 16, 24); break;
+    case 5: if (lane) return; break;
+  }
+  load_matrix_sync(left, a, 24);
+  load_matrix_sync(right, b, 24);
+  mma_sync(sums, left, right, sums);
+  mma_sync(sums, left, right, sums);
+  store_matrix_sync(c, sums, 16, mem_col_major);
+  __syncwarp();
+  if (lane) return;
+  int wrong = 0;
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 16; ++column) {
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += ((row * 24 + k) % 7 - 3) * ((column * 24 + k) % 5 - 2);
+      wrong += c[column * 16 + row] != 1 + 2 * sum;
+    }
+  }
+  std::printf("%d wrong\\n", wrong);
+}
+
+int main(int, char** arguments) {
+  CUstream_st stream;
+  const int fault = std::atoi(arguments[1]);
+  emulation::launch({1, 32, &stream}, [=] { multiply<__half>(fault, __float2half_rn); });
+  emulation::launch({1, 32, &stream}, [=] { multiply<__nv_bfloat16>(fault, __float2bfloat16_rn); });
+}
+"""
+
+
+def test_tensor_cores(tmp_path: Path) -> None:
+    program = compiled(tmp_path, PRODUCT)
+    assert said_by(program, "0").stdout == "0 wrong\n0 wrong\n"
+    for fault, says in enumerate(
+        [
+            "load_matrix_sync .*: the pointer is no multiple of 32 bytes",
+            "load_matrix_sync .*: rows of 20 elements are no multiple of 16 bytes",
+            "store_matrix_sync .*: rows of 18 elements are no multiple of 16 bytes",
+            "load_matrix_sync .*: the lanes of a warp want different tiles",
+            "a deadlock: 1 threads wait at load_matrix_sync",
+        ],
+        1,
+    ):
+        assert re.search(says, said_by(program, str(fault)).stderr)
 
 
 def test_no_kernel_waits_or_allocates() -> None:
@@ -213,13 +294,19 @@ def failures_of(program: Path, name: str) -> list[str]:
     return failures
 
 
+#: Kernels that keep less at once than the cases have.
+SMALL = [
+    Fault("few energies", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu", "kEnergies = 1 << 22", "kEnergies = 1000"),
+    Fault("few columns", "deform_conv2d", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
+    Fault("few columns", "deform_conv2d_backward", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
+]  # fmt: skip
+
+
 @SLOW
-def test_spectrograms_of_more_frames_than_are_transformed_at_once(sources: Path) -> None:
-    """The energies that are held at once have more frames than the cases."""
-    file = "ops/log_mel_spectrogram/log_mel_spectrogram.cu"
-    few = Fault("few energies", "log_mel_spectrogram", file, "kEnergies = 1 << 22", "kEnergies = 1000")
-    with few.written_into(sources):
-        assert not failures_of(build(source=sources), few.op)
+@pytest.mark.parametrize("small", SMALL, ids=lambda small: small.op)
+def test_more_than_is_kept_at_once(sources: Path, small: Fault) -> None:
+    with small.written_into(sources):
+        assert not failures_of(build(source=sources), small.op)
 
 
 @SLOW

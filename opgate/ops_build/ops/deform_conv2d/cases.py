@@ -87,7 +87,8 @@ def good(dtype: np.dtype[Any]) -> Iterator[Good]:
     yield "dilation, stride and no padding", *conv(dtype, size=(12, 9), dilation=(2, 3), stride=(2, 2), pad=(0, 0))
     for c, oc, groups, offset_groups in [
         (1, 1, 1, 1), (4, 6, 2, 1), (4, 4, 4, 1), (4, 8, 4, 2), (6, 4, 2, 3), (6, 3, 3, 2), (6, 3, 1, 6), (3, 70, 1, 1),
-        (40, 33, 1, 1), (70, 2, 1, 2), (300, 2, 1, 1), (520, 2, 2, 4),
+        (40, 33, 1, 1), (70, 2, 1, 2), (300, 2, 1, 1), (520, 2, 2, 4), (20, 24, 2, 1), (24, 26, 2, 3), (12, 130, 1, 2),
+        (9, 18, 9, 3), (20, 20, 20, 1),
     ]:  # fmt: skip
         few = {"n": 1, "size": (3, 4)} if c > 50 else {}
         yield (
@@ -96,6 +97,8 @@ def good(dtype: np.dtype[Any]) -> Iterator[Good]:
         )
     for n, size in [(1, (1, 1)), (3, (1, 9)), (1, (9, 11)), (1, (14, 15)), (0, (4, 4))]:
         yield f"{n} of {size}", *conv(dtype, n=n, size=size)
+    yield "40 channels of a pixel", *conv(dtype, n=1, c=40, oc=9, size=(1, 1))
+    yield "images that share a tile", *conv(dtype, n=3, c=10, oc=9, size=(9, 10), kernel=(2, 2))
     yield "no output channels", *conv(dtype, oc=0)
     yield "no output pixels", *conv(dtype, size=(1, 4), kernel=(3, 3), pad=(0, 0))
     yield "an empty input and padding", *conv(dtype, size=(0, 4), pad=(2, 1))
