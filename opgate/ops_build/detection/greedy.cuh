@@ -110,9 +110,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// The smallest value of the block. All threads get it. `partial` must not be that of the previous call.
-__device__ inline unsigned block_least(unsigned value, unsigned* partial) {
+template <typename Value>
+__device__ Value block_least(Value value, Value* partial) {
   for (int bits = kWarp / 2; bits > 0; bits /= 2) {
-    const unsigned other = __shfl_xor_sync(kWholeWarp, value, bits);
+    const Value other = __shfl_xor_sync(kWholeWarp, value, bits);
     if (other < value) value = other;
   }
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;

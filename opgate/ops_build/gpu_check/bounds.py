@@ -99,6 +99,8 @@ def kernels_of(source: Path, op: str, nvcc: Path, folder: Path) -> list[Kernel]:
     counted = dict(_counted(sass))
     kernels = []
     for symbol, text in re.findall(r"entry function '(\w+)'.*?\n(.*?Used [^\n]*)", done.stderr, re.DOTALL):
+        if symbol.startswith("_ZN3cub"):
+            continue  # CUB's are not opgate's
         kernel = counted[symbol]
         kernel.registers = int(_number(r"Used (\d+) registers", text))
         kernel.shared = int(_number(r"(\d+) bytes smem", text))
@@ -337,8 +339,8 @@ Made by `python -m opgate.ops_build.gpu_check.bounds`, which needs nvcc and no G
 KERNELS = """As nvcc compiles them for sm_90: registers of a thread, bytes of static shared memory, bytes of spilled
 registers, instructions, those of the longest inner loop, those of f64, calls (most of them divide 64-bit integers),
 those on tensor cores, and loads from global memory by their bytes. Of kernels that differ in template arguments, the
-one with the widest loads is listed, for f16 and for f32. Kernels that the build generates from a formula are not
-here."""
+one with the widest loads is listed, for f16 and for f32. Kernels that the build generates from a formula, and
+CUB's, are not here."""
 BOUNDS = """Megabytes are those of inputs and outputs. Mflop are what the result needs where that is more than
 a few for each byte. A bound is the time that these take at the rates of the data sheets: no kernel can be faster.
 `measured` is from the page of `make gpu-check` beside this one, whose kernels may be older than those above."""

@@ -5,7 +5,7 @@
 namespace opgate::ops::weighted_nms {
 namespace {
 
-using detection::kGone;
+using detection::kNone;
 using detection::kThreads;
 using detection::kWarp;
 using detection::kWholeWarp;
@@ -31,25 +31,25 @@ __global__ void __launch_bounds__(kThreads) blend(Batch batch, Candidate* all_ca
   const std::int64_t places = picture.classes * picture.anchors;
   Candidate* const candidates = all_candidates + i * places;
   bool* const taken = all_taken + i * places;  // by the mean that is computed
-  Candidate best = kGone;
+  Candidate best = kNone;
   for (std::int64_t j = threadIdx.x; j < places; j += kThreads) {
     const float score = picture.values[j];
     const std::int64_t label = j / picture.anchors, anchor = j % picture.anchors;
     candidates[j] = score > limits.score_threshold
                         ? detection::candidate(score, static_cast<std::uint32_t>(anchor * picture.classes + label))
-                        : kGone;
+                        : kNone;
     if (candidates[j] < best) best = candidates[j];
   }
   std::int64_t kept = 0;
   for (; kept < limits.max_detections; ++kept) {
     best = detection::block_least(best, least[kept % 2]);
-    if (best == kGone) break;
+    if (best == kNone) break;
     const Box box = picture.box(picture.anchor_of(best));
-    Candidate next = kGone;
+    Candidate next = kNone;
     double total = 0;
     for (std::int64_t j = threadIdx.x; j < places; j += kThreads) {
       const Candidate one = candidates[j];
-      if (one == kGone) continue;
+      if (one == kNone) continue;
       taken[j] = picture.belongs(one, best, box, limits);
       if (taken[j])
         total += picture.score_of(one);
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(kThreads) blend(Batch batch, Candidate* all_ca
       double sum = 0;
       for (std::int64_t j = threadIdx.x; j < places; j += kThreads) {
         const Candidate one = candidates[j];
-        if (one == kGone || !taken[j]) continue;
+        if (one == kNone || !taken[j]) continue;
         sum += picture.score_of(one) * picture.number_of(one, c);
-        if (c + 1 == picture.numbers) candidates[j] = kGone;
+        if (c + 1 == picture.numbers) candidates[j] = kNone;
       }
       sum = block_sum(sum, partial[c % 2]);
       if (threadIdx.x == 0) batch.detection(i, kept)[c] = static_cast<float>(sum / total);
