@@ -15,7 +15,6 @@ from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
 from tests.ops_build.emulation import build_fixtures, onnxruntime_include
 
-
 #: The CUDA provider of ONNX Runtime itself, and that of a library which a program registers.
 PROVIDERS = ("CUDAExecutionProvider", "CudaPluginExecutionProvider")
 
