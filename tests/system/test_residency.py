@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -416,9 +417,9 @@ class TestBudget:
         assert metrics(server)["opgate_model_returns_total"] > 0
 
     def test_a_model_that_is_larger_than_the_budget_says_so(self, tmp_path):
-        large(tmp_path, "m", 4)
+        large(tmp_path, "m", 12)
         double(tmp_path, "small", batching())
-        with running(tmp_path, "--model-memory", "8MiB", "--model-cache-byte-size", "0") as server:
+        with running(tmp_path, "--model-memory", "40MiB", "--model-cache-byte-size", "0") as server:
             with pytest.raises(InferenceServerException, match=r"takes .* bytes, --model-memory"):
                 ask(server, "m", np.ones((1, SIZE), np.float32))
             assert (ask(server, "small", ONES) == 2).all()
@@ -441,6 +442,93 @@ class TestBudget:
             assert "counts" in resident(server)
             assert step() == 2
             assert step(sequence_end=True) == 3
+
+
+def chain(repository, name, steps, more=""):
+    """Saves an ensemble that runs models of `large` one after the other."""
+    names = ["x", *(f"t{i}" for i in range(1, len(steps))), "y"]
+    parts = [
+        f'{{ model_name: "{step}" model_version: -1 input_map {{ key: "x" value: "{names[i]}" }} '
+        f'output_map {{ key: "y" value: "{names[i + 1]}" }} }}'
+        for i, step in enumerate(steps)
+    ]
+    tensor = f"data_type: TYPE_FP32 dims: [ -1, {SIZE} ]"
+    text = f'platform: "ensemble" input {{ name: "x" {tensor} }} output {{ name: "y" {tensor} }} '
+    write_config(repository, name, text + f"ensemble_scheduling {{ step [ {', '.join(parts)} ] }} {more}")
+
+
+class TestEnsembles:
+    """Models that are loaded together have room together or not at all."""
+
+    ROW = np.ones((1, SIZE), np.float32)
+
+    def test_that_wait_for_room_do_not_wait_for_each_other(self, tmp_path):
+        """Each would keep the steps that it has, and wait for the room of the others."""
+        for i in range(4):
+            steps = [f"e{i}s{j}" for j in range(3)]
+            for j, step in enumerate(steps):
+                large(tmp_path, step, 4, seed=10 * i + j)
+            chain(tmp_path, f"e{i}", steps)
+        options = ("--model-memory", "170MiB", "--model-cache-byte-size", "0")
+        with running(tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
+            first = {i: ask(server, f"e{i}", self.ROW) for i in range(4)}
+            began = time.monotonic()
+            answers = list(pool.map(lambda k: (k % 4, ask(server, f"e{k % 4}", self.ROW)), range(24)))
+            assert time.monotonic() - began < 45  # a load waits a minute for room that never comes
+            for i, y in answers:
+                np.testing.assert_array_equal(y, first[i])
+
+    def test_that_take_more_than_the_budget_say_so_and_their_steps_serve(self, tmp_path):
+        steps = [f"s{j}" for j in range(6)]
+        for step in steps:
+            large(tmp_path, step, 4)
+        chain(tmp_path, "e", steps)
+        with running(tmp_path, "--model-memory", "70MiB", "--model-cache-byte-size", "0") as server:
+            assert ask(server, "s1", self.ROW).shape == self.ROW.shape
+            with pytest.raises(
+                InferenceServerException, match=r"s0, s2, .* take together more than .* bytes, --model-"
+            ):
+                ask(server, "e", self.ROW)
+            assert metrics(server)["opgate_model_memory_used_bytes"] < 70 << 20
+            assert ask(server, "s5", self.ROW).shape == self.ROW.shape
+
+    def test_that_turn_out_to_take_more_than_the_budget_leave(self, tmp_path):
+        """Their files are small: constants that a node makes of a shape."""
+        for name in ("a", "b"):
+            inflated(tmp_path, name, 8)
+        chain(tmp_path, "e", ["a", "b"])
+        with running(tmp_path, "--model-memory", "50MiB", "--model-cache-byte-size", "0") as server:
+            with pytest.raises(InferenceServerException, match=r"a, b, e take together .* bytes, --model-memory"):
+                ask(server, "e", self.ROW)
+            assert resident(server) == set()
+            assert ask(server, "a", self.ROW).shape == self.ROW.shape
+
+
+def inflated(repository, name, weights):
+    """Saves a model whose file is small and whose session has so many weights of 4 MiB."""
+    names = ["x", *(f"t{i}" for i in range(1, weights)), "y"]
+    shape = numpy_helper.from_array(np.array([SIZE, SIZE]), "shape")
+    nodes = []
+    for i in range(weights):
+        value_of = numpy_helper.from_array(np.array([1 + i], np.float32))
+        nodes.append(helper.make_node("ConstantOfShape", ["shape"], [f"w{i}"], value=value_of))
+        nodes.append(helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]))
+    size = ("N", SIZE)
+    save(repository, name, nodes, [value("x", "FP32", size)], [value("y", "FP32", size)], initializers=[shape])
+
+
+def test_a_file_that_is_larger_than_the_budget_is_not_opened(tmp_path):
+    large(tmp_path, "m", 24)
+    with running(tmp_path, "--model-memory", "40MiB", "--model-cache-byte-size", "0") as server:
+
+        def peak():
+            status = Path(f"/proc/{server.process.pid}/status").read_text()
+            return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+        before = peak()
+        with pytest.raises(InferenceServerException, match=r"it takes more than .* bytes, --model-memory"):
+            ask(server, "m", np.ones((1, SIZE), np.float32))
+        assert peak() - before < 30 << 20
 
 
 def test_worker_processes_count_and_leave(tmp_path):

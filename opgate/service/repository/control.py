@@ -26,7 +26,7 @@ from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Source, only_source, stamp_of_parts
-from opgate.service.repository.residency import Residency, is_on_demand, needed, size_of_files
+from opgate.service.repository.residency import Residency, Room, is_on_demand, needed, size_of_file, size_of_files
 from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
@@ -217,13 +217,22 @@ class ModelControl:
 
     async def _bring(self, name: str, version: int) -> None:
         async with self._turns.take(self._with_steps(name)):
-            missing = self._catalog.missing(name, version)
-            sources = [self._source_of(each) for each in missing]
-            if not sources:
+            while missing := self._catalog.missing(name, version):
+                sources = [self._source_of(each) for each in missing]
+                configs = await self._off_loop(partial(read_configs, sources, False))
+                # Nothing is held meanwhile: two ensembles would wait for each other's steps.
+                room = await self._reserve(sources, configs, missing)
+                if self._catalog.missing(name, version) == missing:
+                    break
+                if isinstance(room, Room):
+                    room.close()  # one of the steps left
+            else:
                 return  # another change was first
-            configs = await self._off_loop(lambda: read_configs(sources, False))
+            if isinstance(room, ServingError):
+                self._cannot_bring(name, sources, configs, room)
+                raise ServingError(room.kind, unavailable(name, room.message).message)
             with self._held(sources):
-                outcomes = await self._load(sources, configs, missing)
+                outcomes = await self._load(sources, configs, missing, room)
                 self._catalog.take_back(outcomes)
             for outcome in outcomes.values():
                 for model in outcome.versions.values():
@@ -231,6 +240,18 @@ class ModelControl:
             for outcome in outcomes.values():
                 for reason in outcome.reasons.values():
                     raise ServingError(outcome.kind, unavailable(outcome.source.name, reason).message)
+
+    def _cannot_bring(
+        self, name: str, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError], why: ServingError
+    ) -> None:
+        """Keeps why a model can't be loaded on demand, but not of the models of its steps: there may be room for each
+        of these. Where models in use had the room, it is tried again at once."""
+        if why.kind is Kind.OVERLOADED:
+            return
+        loading = self._catalog.loading(None)
+        loading.plan(sources, configs)
+        loading.fail(name, why)
+        self._catalog.take_back({name: loading.outcomes[name]})
 
     def _source_of(self, name: str) -> Source:
         entry = self._catalog.entry(name)
@@ -330,26 +351,80 @@ class ModelControl:
         sources: Sequence[Source],
         configs: Mapping[str, ModelConfig | ServingError],
         only: Mapping[str, Collection[int]] | None = None,
+        room: Room | ServingError | None = None,
     ) -> dict[str, Outcome]:
-        """Loads models side by side, ensembles after the models of their steps. Raises nothing for a broken model."""
+        """Loads models side by side, ensembles after the models of their steps. `room` is what `_reserve` returned for
+        them. Raises nothing for a broken model."""
         loading = self._catalog.loading(only)
+        plan = loading.plan(sources, configs)
+        room = room or await self._reserve(sources, configs, only)
         tasks: dict[str, asyncio.Task[None]] = {}
-        for step in loading.plan(sources, configs):
+        for step in plan:
             after = [tasks[name] for name in step.after]
-            tasks[step.name] = asyncio.create_task(self._load_one(loading, step, after, only))
+            tasks[step.name] = asyncio.create_task(self._load_one(loading, step, after, room))
         try:
             await asyncio.gather(*tasks.values())
         finally:
             for task in tasks.values():
                 task.cancel()
+            if isinstance(room, Room):
+                room.close()
+        if self.residency.budget:
+            await self._refuse_too_large(loading, isinstance(room, Room) and room.tight, only is not None)
         return loading.outcomes
+
+    async def _refuse_too_large(self, loading: Loading, tight: bool, on_demand: bool) -> None:
+        """Closes what was loaded together and takes more than the budget, or if it is `tight` more than is left of
+        it."""
+        models = [model for outcome in loading.outcomes.values() for model in outcome.versions.values()]
+        added = sum(model.statistics.memory_bytes for model in models)
+        too_large = added > self.residency.budget or (tight and await self.residency.is_stuck(models))
+        if not models or not too_large:
+            return
+        text = (
+            f"{_takes(loading.outcomes)} {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
+        )
+        together = [name for name, outcome in loading.outcomes.items() if outcome.versions]
+        ensembles = [name for name in together if any(m.steps for m in loading.outcomes[name].versions.values())]
+        for name in ensembles if on_demand and ensembles else together:  # there may be room for a step alone
+            loading.fail(name, ServingError(Kind.UNAVAILABLE, text))
+        for name in together:
+            loading.outcomes[name].versions.clear()
+        for model in models:
+            await model.executor.close()
+
+    async def _reserve(
+        self,
+        sources: Sequence[Source],
+        configs: Mapping[str, ModelConfig | ServingError],
+        only: Mapping[str, Collection[int]] | None,
+    ) -> Room | ServingError:
+        """Keeps room for models that are loaded together. Returns an error if there is none: UNAVAILABLE if their files
+        are larger than the budget, else OVERLOADED."""
+        needs: dict[str, int] = {}
+        least, budget = 0, self.residency.budget
+        for source in sources if budget else ():
+            config = configs[source.name]
+            if not isinstance(config, ModelConfig) or config.HasField("ensemble_scheduling"):
+                continue
+            versions = None if only is None else only.get(source.name)
+            with contextlib.suppress(ConfigError, OSError):  # the load says so
+                needs[source.name], own = await self._off_loop(partial(self._need, source, config, versions))
+                least += own
+        if least > budget:
+            text = f"{_takes(needs)} more than {least} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {budget}"
+            return ServingError(Kind.UNAVAILABLE, text)
+        try:
+            return await self.residency.reserve(needs, least)
+        except ServingError as error:
+            return detached(error)
 
     async def _load_one(
         self,
         loading: Loading,
         step: Step,
         after: Sequence[asyncio.Task[None]],
-        only: Mapping[str, Collection[int]] | None,
+        room: Room | ServingError,
     ) -> None:
         if after:
             await asyncio.wait(after)
@@ -357,42 +432,36 @@ class ModelControl:
         if outcome.config is None or outcome.config.HasField("ensemble_scheduling"):
             await self._threads.run(step.name, partial(loading.load, step.name))
             return
-        versions = None if only is None else only.get(step.name)
         try:
             work = partial(self._threads.run, step.name, partial(loading.load, step.name))
-            if not self.residency.budget:
+            if isinstance(room, ServingError):
+                raise ServingError(room.kind, room.message)
+            if step.name not in room:
                 await work()
                 return
-            need = await self._off_loop(lambda: self._need(outcome, versions))
-            first = not any(other.versions for other in loading.outcomes.values())
-            added = await self.residency.load(step.name, need, work, outcome.versions.values, first=first)
+            added = await room.load(step.name, work, outcome.versions.values)
             models = list(outcome.versions.values())
             for model in models:
                 model.statistics.memory_bytes = added // len(models)
-            if added > self.residency.budget:
-                outcome.versions.clear()
-                for model in models:
-                    await model.executor.close()
-                text = f"it takes {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
-                loading.fail(step.name, ServingError(Kind.UNAVAILABLE, text))
         except ServingError as error:
             loading.fail(step.name, error)
         except Exception as error:
             logger.exception("loading model '%s' failed", step.name)
             loading.fail(step.name, ServingError(Kind.UNAVAILABLE, of_load(error)))
 
-    def _need(self, outcome: Outcome, only: Collection[int] | None) -> int:
-        """Returns how many bytes loading a model may take."""
-        source, config = outcome.source, outcome.config
-        assert config is not None  # `plan` has looked
+    def _need(self, source: Source, config: ModelConfig, only: Collection[int] | None) -> tuple[int, int]:
+        """Returns how many bytes loading a model may take, and how many it takes at least."""
         entry = self._catalog.entry(source.name)
-        total = 0
+        total = least = 0
         for version in version_numbers(source.folder) if only is None else only:
             absent = entry.absent.get(version) if entry is not None else None
             known = 0 if absent is None or absent.model is None else absent.model.statistics.memory_bytes
-            prepared = self._catalog.prepared.size_of(model_file(source.folder, config, version))
+            file = model_file(source.folder, config, version)
+            prepared = self._catalog.prepared.size_of(file)
             total += needed(known, prepared, size_of_files(source.folder / str(version)))
-        return max(1, total)
+            if not known and not prepared and file.suffix == ".onnx":  # with its weights, which a session keeps
+                least += size_of_file(file)
+        return max(1, total), least
 
     async def _find(
         self, names: Sequence[str], override: Override | None, stack: contextlib.AsyncExitStack
@@ -520,6 +589,11 @@ class ModelControl:
             name: (tuple(stamp_of_parts(source.folder) for source in sources), libraries)
             for name, sources in self._repositories.find().items()
         }
+
+
+def _takes(names: Collection[str]) -> str:
+    """Returns the beginning of a sentence about what models take."""
+    return "it takes" if len(names) == 1 else f"{', '.join(sorted(names))} take together"
 
 
 def _failure(name: str, outcome: Outcome) -> ServingError | None:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +62,14 @@ def proportional_set_size(pid: int | str = "self") -> int:
     return 0
 
 
+def size_of_file(path: Path) -> int:
+    """Returns the bytes of a file, 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def size_of_files(folder: Path) -> int:
     """Returns the bytes of the files in a folder of a version."""
     total = 0
@@ -104,6 +112,7 @@ class Residency:
         self._empty = self._empty_alone = 0  # bytes without a model: of all pages, and of shared ones the part
         self._reserved = 0  # bytes that loads under way need
         self._before = self._together = 0  # bytes before these loads began, and that they need together
+        self._tight = False  # whether the last load goes beside models that never leave, and may take too much
         self._order = asyncio.Lock()
         self._left: dict[tuple[str, str], float] = {}  # when models left, by name and version
         self._returns: deque[float] = deque()
@@ -131,73 +140,83 @@ class Residency:
         self.used = await asyncio.to_thread(read) if exact or workers else read()
         return self.used
 
-    async def load(
-        self,
-        name: str,
-        need: int,
-        work: Callable[[], Awaitable[None]],
-        loaded: Callable[[], Iterable[LoadedModel]],
-        *,
-        first: bool = True,
-    ) -> int:
-        """Loads a model that needs so many bytes, when there is room. Models that were idle for longest make it.
-        `loaded` returns what came of it. Unless it is the `first`, others have been loaded that belong to it.
+    async def reserve(self, needs: Mapping[str, int], least: int) -> Room:
+        """Keeps room for models that are loaded together, when there is room for all of them: who waited with some of
+        them loaded would keep what others wait for. `needs` has the bytes of each, and they take `least` bytes at
+        least. Models that were idle for longest make the room. Others look for theirs while this waits.
 
-        Returns the bytes that the load added. Raises ServingError (OVERLOADED) if models in use take the room.
+        Raises ServingError (OVERLOADED) if models in use take the room.
         """
-        await self._reserve(name, need, first)
-        try:
-            await work()
-            added = await self.measure(loaded()) - self._before
-            # Loads side by side are measured together.
-            return max(0, added) * need // self._together
-        finally:
-            self._reserved -= need
-
-    async def _reserve(self, name: str, need: int, first: bool) -> None:
-        """Keeps room for a load. Others look for theirs while it waits."""
-        end = time.monotonic() + self._patience
-        while True:
+        need, end = sum(needs.values()), time.monotonic() + self._patience
+        while need:
             async with self._order:
-                if await self._make_room(name, need, first):
+                if await self._make_room(needs, need, least):
                     if not self._reserved:
                         self._before, self._together = await self.measure(), 0
                     self._reserved += need
                     self._together += need
-                    return
+                    break
             if time.monotonic() > end:
-                raise ServingError(Kind.OVERLOADED, self._no_room(name, need))
+                raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
             await asyncio.sleep(_LOOK)
+        return Room(self, needs, self._tight)
 
-    async def _make_room(self, name: str, need: int, first: bool) -> bool:
+    async def load(
+        self, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
+    ) -> int:
+        """Loads a model for which a room has so many bytes. `loaded` returns what came of it.
+
+        Returns the bytes that the load added.
+        """
+        await work()
+        added = await self.measure(loaded()) - self._before
+        return max(0, added) * need // self._together  # loads side by side are measured together
+
+    async def is_stuck(self, loaded: Iterable[LoadedModel]) -> bool:
+        """Returns whether models take more than the budget and none can leave. `loaded` are those that don't serve
+        yet."""
+        if self._reserved or any(may_leave for _, may_leave in self._models.resident()):
+            return False
+        return self.used > self.budget and await self.measure(loaded, exact=True) > self.budget
+
+    def give_up(self, need: int) -> None:
+        """Keeps so many bytes no longer."""
+        self._reserved -= need
+
+    async def _make_room(self, names: Iterable[str], need: int, least: int) -> bool:
         """Lets models go until there is room, or no other can go. Returns whether there is.
 
         Raises ServingError (OVERLOADED) if there will be none.
         """
-        trimmed = True
+        trimmed, given, self._tight = True, False, False
         while await self.measure() + self._reserved + need > self.budget:
             over = await self.measure(exact=True) + self._reserved + need - self.budget
             if over <= 0:
                 break
             if not trimmed:  # what the models had may lie in the memory of allocators
                 await self._give_back()
-                trimmed = True
+                trimmed = given = True
             elif leaving := self._idle(over):
                 used = await self.measure()
                 await self._let_go(leaving)
                 self._before -= used - await self.measure()
                 trimmed = False
-            elif not self._reserved and not any(True for _ in self._models.resident()):
-                if not first:  # those others have the memory
-                    raise ServingError(Kind.OVERLOADED, self._no_room(name, need))
-                break  # only the load can tell what it takes
+            elif not self._reserved and not any(may_leave for _, may_leave in self._models.resident()):
+                if not given:
+                    trimmed = False
+                elif self.used + least > self.budget:
+                    raise ServingError(Kind.OVERLOADED, self._no_room(names, need))
+                else:  # no room will come, and only the load can tell what it takes
+                    self._tight = any(True for _ in self._models.resident())
+                    return True
             else:
                 return False
         return True
 
-    def _no_room(self, name: str, need: int) -> str:
-        used = f"models that can't leave take {self.used} bytes, loads under way {self._reserved}"
-        return f"no room for model '{name}': it needs about {need} bytes, {used}, --model-memory is {self.budget}"
+    def _no_room(self, names: Iterable[str], need: int) -> str:
+        of = " and ".join(f"'{name}'" for name in names)
+        used = f"what is in memory takes {self.used} bytes, loads under way {self._reserved}"
+        return f"no room for {of}, which need about {need} bytes: {used}, --model-memory is {self.budget}"
 
     def _idle(self, over: int) -> list[LoadedModel]:
         """Returns idle models that take at least so many bytes together, those that were used last as the last."""
@@ -244,6 +263,34 @@ class Residency:
                 len(self._returns),
                 self.budget,
             )
+
+
+class Room:
+    """The bytes that are kept for models, until each of them has been loaded or nobody loads it any more."""
+
+    def __init__(self, residency: Residency, needs: Mapping[str, int], tight: bool) -> None:
+        """`tight` says that the models go beside others that never leave, and may take more than is left."""
+        self.tight = tight
+        self._residency = residency
+        self._needs = dict(needs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._needs
+
+    async def load(
+        self, name: str, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
+    ) -> int:
+        """Loads a model. `loaded` returns what came of it. Returns the bytes that it added."""
+        need = self._needs.pop(name)
+        try:
+            return await self._residency.load(need, work, loaded)
+        finally:
+            self._residency.give_up(need)
+
+    def close(self) -> None:
+        """Gives up what is left."""
+        self._residency.give_up(sum(self._needs.values()))
+        self._needs.clear()
 
 
 def needed(known: int, prepared: int, files: int) -> int:
