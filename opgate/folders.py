@@ -53,7 +53,7 @@ def builds() -> Path:
 def prepared_models() -> Path:
     """Returns the folder of the cache of prepared models: in build/ in a checkout, else in the user's cache."""
     root = checkout()
-    return (user_cache() if root is None else root / "build") / "models"
+    return user_cache() / "models" if root is None else root / "build" / "prepared"
 
 
 @cache

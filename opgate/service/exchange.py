@@ -17,8 +17,8 @@ from opgate.service.core.errors import (
     detached,
     internal,
     limited,
+    not_loaded_in_time,
     of_system,
-    too_late,
 )
 from opgate.service.core.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Served
@@ -146,7 +146,9 @@ class Exchange(Generic[A]):
         timer = None
         if timeout_us := self.timeout_us():
             left = timeout_us / 1e6 - (now - self.asked_ns) / 1e9
-            timer = asyncio.get_running_loop().call_later(max(0.0, left), end, too_late(self.model, timeout_us))
+            timer = asyncio.get_running_loop().call_later(
+                max(0.0, left), end, not_loaded_in_time(self.model, timeout_us)
+            )
         self.gateway.bring(self.model, self.version, end)
 
     def _beyond(self, limits: ClientLimits) -> ServingError | None:

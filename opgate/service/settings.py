@@ -259,9 +259,9 @@ class Settings(BaseSettings):
     model_cache_byte_size: Annotated[
         ByteSize, Flag("Bytes of prepared models that are kept. With 0 none is prepared.", default="16GiB")
     ] = ByteSize(16 << 30)
-    model_load_thread_count: Annotated[int, Flag("Models that are loaded side by side.")] = Field(
-        default_factory=lambda: min(max(2, usable_cores()), 8), ge=1, le=256
-    )
+    model_load_thread_count: Annotated[
+        int, Flag("Models that are loaded side by side.", default="the cores, from 2 to 8")
+    ] = Field(default_factory=lambda: min(max(2, usable_cores()), 8), ge=1, le=256)
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: Annotated[str, Flag("debug, info, warning or error.")] = Field(

@@ -131,6 +131,12 @@ def too_late(model: str, timeout_us: int) -> ServingError:
     return ServingError(Kind.EXPIRED, text)
 
 
+def not_loaded_in_time(model: str, timeout_us: int) -> ServingError:
+    """Returns the error for a request whose timeout was over before its model was loaded."""
+    text = f"the request's timeout of {timeout_us} us ran out while model '{model}' was loaded, which goes on"
+    return ServingError(Kind.EXPIRED, text)
+
+
 def in_queue(error: ServingError) -> ServingError:
     """Returns the error of a request that ends in its queue: as in Triton, a client may send it again."""
     return ServingError(Kind.EXPIRED, error.message) if error.kind is Kind.DEADLINE else error

@@ -357,6 +357,8 @@ class Catalog:
             near = self._names.nearest(name)
             name = name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
             hint = f", did you mean '{near}'?" if near else ""
+            if self._settings.model_control_mode == "explicit":
+                hint += " (clients load models here: has one loaded it?)"
             raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
         if entry.unloaded and not entry.versions:
             raise ServingError(
