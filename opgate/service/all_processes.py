@@ -179,6 +179,8 @@ OPERATIONS = {
     function.__name__: function
     for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests, op_times)
 }
+# Operations that may take very long.
+CHANGES_MODELS = frozenset(("load", "unload"))
 # Operations that only read. They don't wait for ever.
 READS = frozenset(("metrics", "statistics", "look", "last_requests", "op_times"))
 

@@ -494,11 +494,11 @@ class TestEnsembles:
 
     def test_that_turn_out_to_take_more_than_the_budget_leave(self, tmp_path):
         """Their files are small: constants that a node makes of a shape."""
-        for name in ("a", "b"):
+        for name in ("a", "b", "c"):
             inflated(tmp_path, name, 8)
-        chain(tmp_path, "e", ["a", "b"])
-        with running(tmp_path, "--model-memory", "50MiB", "--model-cache-byte-size", "0") as server:
-            with pytest.raises(InferenceServerException, match=r"a, b, e take together .* bytes, --model-memory"):
+        chain(tmp_path, "e", ["a", "b", "c"])
+        with running(tmp_path, "--model-memory", "80MiB", "--model-cache-byte-size", "0") as server:
+            with pytest.raises(InferenceServerException, match=r"a, b, c, e take together .* bytes, --model-memory"):
                 ask(server, "e", self.ROW)
             assert resident(server) == set()
             assert ask(server, "a", self.ROW).shape == self.ROW.shape
@@ -529,6 +529,19 @@ def test_a_file_that_is_larger_than_the_budget_is_not_opened(tmp_path):
         with pytest.raises(InferenceServerException, match=r"it takes more than .* bytes, --model-memory"):
             ask(server, "m", np.ones((1, SIZE), np.float32))
         assert peak() - before < 30 << 20
+
+
+def test_versions_that_nobody_loads_count_for_nothing(tmp_path):
+    large(tmp_path, "m", 5)
+    for version in "23":
+        shutil.copytree(tmp_path / "m" / "1", tmp_path / "m" / version)
+    options = ("--model-control-mode", "explicit", "--model-memory", "56MiB", "--model-cache-byte-size", "0")
+    with (
+        running(tmp_path, *options) as server,
+        http.InferenceServerClient(f"127.0.0.1:{server.http}", network_timeout=60) as client,
+    ):
+        client.load_model("m")
+        assert ask(server, "m", np.ones((1, SIZE), np.float32)).shape == (1, SIZE)
 
 
 def test_worker_processes_count_and_leave(tmp_path):

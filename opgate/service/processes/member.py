@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.all_processes import AllProcesses, perform
+from opgate.service.all_processes import CHANGES_MODELS, AllProcesses, perform
 from opgate.service.core.errors import Kind, ServingError, kind_of, of_system
 from opgate.service.listening import Listen
 from opgate.service.native import process
@@ -146,14 +146,15 @@ class Member(AllProcesses):
     async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
         """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began.
 
-        What others ran before comes first, one after the other. Then operations run side by side: loads of the same
+        Loads that others ran before come first, one after the other. Then they run side by side: those of the same
         models take turns in the order in which they came, which is the same in every process.
         """
         try:
-            async with self._catching_up:
-                if not order:
-                    outcome = Outcome(await perform(self._gateway, operation, arguments))
-            if order:
+            if operation in CHANGES_MODELS:
+                async with self._catching_up:
+                    if not order:
+                        outcome = Outcome(await perform(self._gateway, operation, arguments))
+            if order or operation not in CHANGES_MODELS:
                 outcome = Outcome(await perform(self._gateway, operation, arguments, partial(self._agree, order)))
         except Exception as error:
             if not isinstance(error, ServingError):

@@ -16,7 +16,14 @@ from typing import TypeVar
 from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_load, of_system
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.freed_memory import give_back
-from opgate.service.repository.background_loads import Loading, Outcome, Step, read_configs, unavailable
+from opgate.service.repository.background_loads import (
+    Loading,
+    Outcome,
+    Step,
+    chosen_versions,
+    read_configs,
+    unavailable,
+)
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
@@ -26,7 +33,7 @@ from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Source, only_source, stamp_of_parts
-from opgate.service.repository.residency import Residency, Room, is_on_demand, needed, size_of_file, size_of_files
+from opgate.service.repository.residency import Need, Residency, Room, is_on_demand, needed, size_of_file, size_of_files
 from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
@@ -56,6 +63,8 @@ class ModelControl:
         self._catalog = catalog
         self._repositories = catalog.repositories
         self._finding = asyncio.Lock()  # whoever has it decides which models its change is of
+        # With a budget, loads by clients hold room until all gateway processes agree: each would wait for another's.
+        self._agreeing = asyncio.Lock()
         self._turns = Turns()
         self._threads = LoadThreads(settings.model_load_thread_count)
         self._finder = ThreadPoolExecutor(1, "opgate-find")
@@ -171,6 +180,8 @@ class ModelControl:
         try:
             self.check_explicit()
             async with contextlib.AsyncExitStack() as stack:
+                if self.residency.budget and self._settings.workers > 1:
+                    await stack.enter_async_context(self._agreeing)
                 outcomes: dict[str, Outcome] = {}
                 try:
                     sources, configs = await self._find([name], override, stack)
@@ -261,11 +272,14 @@ class ModelControl:
     async def _drop(self, outcomes: dict[str, Outcome]) -> None:
         """Closes what was loaded and may not serve."""
         for name, outcome in outcomes.items():
-            entry = self._catalog.entry(name)
-            serving = entry.versions.values() if entry is not None else ()
-            for model in outcome.versions.values():
-                if model not in serving:
-                    await model.executor.close()  # it doesn't hold its steps yet
+            for model in self._fresh(name, outcome):
+                await model.executor.close()  # it doesn't hold its steps yet
+
+    def _fresh(self, name: str, outcome: Outcome) -> list[LoadedModel]:
+        """Returns what came of a load and doesn't serve yet. Versions whose files are the same are kept."""
+        entry = self._catalog.entry(name)
+        serving = entry.versions.values() if entry is not None else ()
+        return [model for model in outcome.versions.values() if model not in serving]
 
     async def unload(self, name: str, dependents: bool = False) -> list[str]:
         """Unloads a model, and the ensembles that use it. With `dependents` the models of its steps go as well.
@@ -376,7 +390,8 @@ class ModelControl:
     async def _refuse_too_large(self, loading: Loading, tight: bool, on_demand: bool) -> None:
         """Closes what was loaded together and takes more than the budget, or if it is `tight` more than is left of
         it."""
-        models = [model for outcome in loading.outcomes.values() for model in outcome.versions.values()]
+        fresh = {name: self._fresh(name, outcome) for name, outcome in loading.outcomes.items()}
+        models = [model for found in fresh.values() for model in found]
         added = sum(model.statistics.memory_bytes for model in models)
         too_large = added > self.residency.budget or (tight and await self.residency.is_stuck(models))
         if not models or not too_large:
@@ -384,12 +399,13 @@ class ModelControl:
         text = (
             f"{_takes(loading.outcomes)} {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
         )
-        together = [name for name, outcome in loading.outcomes.items() if outcome.versions]
-        ensembles = [name for name in together if any(m.steps for m in loading.outcomes[name].versions.values())]
+        together = [name for name, found in fresh.items() if found]
+        ensembles = [name for name in together if any(model.steps for model in fresh[name])]
         for name in ensembles if on_demand and ensembles else together:  # there may be room for a step alone
             loading.fail(name, ServingError(Kind.UNAVAILABLE, text))
         for name in together:
-            loading.outcomes[name].versions.clear()
+            kept = {n: m for n, m in loading.outcomes[name].versions.items() if m not in fresh[name]}
+            loading.outcomes[name].versions = kept
         for model in models:
             await model.executor.close()
 
@@ -401,21 +417,20 @@ class ModelControl:
     ) -> Room | ServingError:
         """Keeps room for models that are loaded together. Returns an error if there is none: UNAVAILABLE if their files
         are larger than the budget, else OVERLOADED."""
-        needs: dict[str, int] = {}
-        least, budget = 0, self.residency.budget
+        needs: dict[str, Need] = {}
+        budget = self.residency.budget
         for source in sources if budget else ():
             config = configs[source.name]
             if not isinstance(config, ModelConfig) or config.HasField("ensemble_scheduling"):
                 continue
             versions = None if only is None else only.get(source.name)
             with contextlib.suppress(ConfigError, OSError):  # the load says so
-                needs[source.name], own = await self._off_loop(partial(self._need, source, config, versions))
-                least += own
-        if least > budget:
+                needs[source.name] = await self._off_loop(partial(self._need, source, config, versions))
+        if (least := sum(need.least for need in needs.values())) > budget:
             text = f"{_takes(needs)} more than {least} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {budget}"
             return ServingError(Kind.UNAVAILABLE, text)
         try:
-            return await self.residency.reserve(needs, least)
+            return await self.residency.reserve(needs)
         except ServingError as error:
             return detached(error)
 
@@ -449,19 +464,22 @@ class ModelControl:
             logger.exception("loading model '%s' failed", step.name)
             loading.fail(step.name, ServingError(Kind.UNAVAILABLE, of_load(error)))
 
-    def _need(self, source: Source, config: ModelConfig, only: Collection[int] | None) -> tuple[int, int]:
-        """Returns how many bytes loading a model may take, and how many it takes at least."""
+    def _need(self, source: Source, config: ModelConfig, only: Collection[int] | None) -> Need:
+        """Returns what loading the versions of a model takes. Raises ConfigError."""
         entry = self._catalog.entry(source.name)
-        total = least = 0
-        for version in version_numbers(source.folder) if only is None else only:
+        stays = opening = least = 0
+        chosen = chosen_versions(config, version_numbers(source.folder)) if only is None else only
+        for version in chosen:
             absent = entry.absent.get(version) if entry is not None else None
             known = 0 if absent is None or absent.model is None else absent.model.statistics.memory_bytes
             file = model_file(source.folder, config, version)
             prepared = self._catalog.prepared.size_of(file)
-            total += needed(known, prepared, size_of_files(source.folder / str(version)))
-            if not known and not prepared and file.suffix == ".onnx":  # with its weights, which a session keeps
+            need = needed(known, prepared, size_of_files(source.folder / str(version)))
+            stays, opening = stays + need.stays, opening + need.opening
+            serves = entry is not None and version in entry.versions
+            if not serves and not known and not prepared and file.suffix == ".onnx":  # a session keeps its weights
                 least += size_of_file(file)
-        return max(1, total), least
+        return Need(max(1, stays), opening, least)
 
     async def _find(
         self, names: Sequence[str], override: Override | None, stack: contextlib.AsyncExitStack
@@ -474,8 +492,11 @@ class ModelControl:
         async with self._finding:
             sources, configs = await self._off_loop(lambda: self._found(names, override))
             turn = self._turns.take([source.name for source in sources])
+        waits, own = turn.waits, {source.name for source in sources}
         await stack.enter_async_context(turn)
-        return sources, configs
+        if waits:  # those before may have changed them
+            sources, configs = await self._off_loop(lambda: self._found(names, override))
+        return [source for source in sources if source.name in own], configs
 
     def _found(
         self, names: Iterable[str], override: Override | None, *, gone: bool = False

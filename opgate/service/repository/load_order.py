@@ -44,6 +44,11 @@ class Turn:
         self._before = [turn for turn in taken if turn._names & names]
         self._ended = asyncio.Event()
 
+    @property
+    def waits(self) -> bool:
+        """Whether others come before."""
+        return any(not turn._ended.is_set() for turn in self._before)
+
     async def __aenter__(self) -> None:
         try:
             while self._before:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.triton_messages import ModelConfig
@@ -130,7 +130,7 @@ class Residency:
         Pages that other processes have too are counted in full, unless it is `exact`: each process has its part of
         them then, which takes milliseconds to find out. The parts of workers are always known.
         """
-        models = [*(model for model, _ in self._models.resident()), *loaded]
+        models = dict.fromkeys([*(model for model, _ in self._models.resident()), *loaded])
         workers = [worker.pid for model in models for worker in model.statistics.workers if worker.pid]
 
         def read() -> int:
@@ -140,26 +140,32 @@ class Residency:
         self.used = await asyncio.to_thread(read) if exact or workers else read()
         return self.used
 
-    async def reserve(self, needs: Mapping[str, int], least: int) -> Room:
+    async def reserve(self, needs: Mapping[str, Need]) -> Room:
         """Keeps room for models that are loaded together, when there is room for all of them: who waited with some of
-        them loaded would keep what others wait for. `needs` has the bytes of each, and they take `least` bytes at
-        least. Models that were idle for longest make the room. Others look for theirs while this waits.
+        them loaded would keep what others wait for. Models that were idle for longest make the room. Others look for
+        theirs while this waits.
 
         Raises ServingError (OVERLOADED) if models in use take the room.
         """
-        need, end = sum(needs.values()), time.monotonic() + self._patience
+        end = time.monotonic() + self._patience
+        bytes_of = {name: need.stays for name, need in needs.items()}
+        opening = max((need.opening for need in needs.values()), default=0)  # they are opened one by one
+        stays, least = sum(bytes_of.values()), sum(need.least for need in needs.values())
+        need = stays + opening
+        tight = False
         while need:
             async with self._order:
                 if await self._make_room(needs, need, least):
                     if not self._reserved:
                         self._before, self._together = await self.measure(), 0
                     self._reserved += need
-                    self._together += need
+                    self._together += stays
+                    tight = self._tight
                     break
             if time.monotonic() > end:
                 raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
             await asyncio.sleep(_LOOK)
-        return Room(self, needs, self._tight)
+        return Room(self, bytes_of, opening, tight)
 
     async def load(
         self, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
@@ -268,11 +274,14 @@ class Residency:
 class Room:
     """The bytes that are kept for models, until each of them has been loaded or nobody loads it any more."""
 
-    def __init__(self, residency: Residency, needs: Mapping[str, int], tight: bool) -> None:
-        """`tight` says that the models go beside others that never leave, and may take more than is left."""
+    def __init__(self, residency: Residency, needs: Mapping[str, int], opening: int, tight: bool) -> None:
+        """`opening` are the bytes that one of them takes while it is opened. `tight` says that the models go beside
+        others that never leave, and may take more than is left."""
         self.tight = tight
         self._residency = residency
         self._needs = dict(needs)
+        self._opening = opening
+        self._one_by_one = asyncio.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._needs
@@ -281,22 +290,36 @@ class Room:
         self, name: str, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
     ) -> int:
         """Loads a model. `loaded` returns what came of it. Returns the bytes that it added."""
-        need = self._needs.pop(name)
-        try:
-            return await self._residency.load(need, work, loaded)
-        finally:
-            self._residency.give_up(need)
+        async with self._one_by_one:
+            need = self._needs.pop(name)
+            try:
+                return await self._residency.load(need, work, loaded)
+            finally:
+                self._residency.give_up(need)
 
     def close(self) -> None:
         """Gives up what is left."""
-        self._residency.give_up(sum(self._needs.values()))
+        self._residency.give_up(sum(self._needs.values()) + self._opening)
         self._needs.clear()
+        self._opening = 0
 
 
-def needed(known: int, prepared: int, files: int) -> int:
-    """Returns the bytes to keep for a load: what the model took the last time, if that is known, and what its files may
-    take. A prepared form is only mapped."""
-    return max(known, prepared or int(files * _OPENING), 1)
+class Need(NamedTuple):
+    """The bytes that a load is expected to take: what stays, what opening takes beside that for a while, and what it
+    takes at least."""
+
+    stays: int
+    opening: int
+    least: int
+
+
+def needed(known: int, prepared: int, files: int) -> Need:
+    """Returns what a load takes: what the model took the last time, if that is known, and what its files may take. A
+    prepared form is only mapped."""
+    if prepared:
+        return Need(max(known, prepared), 0, 0)
+    stays = max(known, files, 1)
+    return Need(stays, max(0, int(files * _OPENING) - stays), 0)
 
 
 def _may_leave(model: LoadedModel, now: float) -> bool:
