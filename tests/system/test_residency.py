@@ -242,6 +242,14 @@ def test_each_row_of_a_request_counts_for_its_client_also_if_its_model_is_loaded
     assert sum("may send 0.05 requests" in result.get("error", "") for result in results) == 4
 
 
+def status_of(request):
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 @pytest.mark.parametrize("path", ["/predict/{}", "/v2/models/{}/generate", "/v2/models/{}/infer"])
 def test_a_client_that_sends_more_than_it_may_loads_nothing(tmp_path, path):
     for name in ("a", "b"):
@@ -253,12 +261,7 @@ def test_a_client_that_sends_more_than_it_may_loads_nothing(tmp_path, path):
     with running(tmp_path, "--client-limit", "*:0.05") as server:
 
         def status(name):
-            request = urllib.request.Request(server.url + path.format(name), body, headers)
-            try:
-                with urllib.request.urlopen(request) as answer:
-                    return answer.status
-            except urllib.error.HTTPError as error:
-                return error.code
+            return status_of(urllib.request.Request(server.url + path.format(name), body, headers))
 
         assert status("a") == 200
         assert status("b") == 429 and status("a") == 429
@@ -275,12 +278,7 @@ def test_a_client_that_sends_more_than_it_may_loads_no_model_for_its_picture(tmp
 
         def status(accept):
             headers = {"Content-Type": "application/json", "Accept": accept}
-            request = urllib.request.Request(f"{server.url}/predict/a", b'{"x": [1, 1, 1, 1]}', headers)
-            try:
-                with urllib.request.urlopen(request) as answer:
-                    return answer.status
-            except urllib.error.HTTPError as error:
-                return error.code
+            return status_of(urllib.request.Request(f"{server.url}/predict/a", b'{"x": [1, 1, 1, 1]}', headers))
 
         assert status("application/json") == 200
         assert status("image/png") == 429

@@ -164,23 +164,17 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Candidate chosen[kTogether];
   __shared__ Outer around[kTogether];
   __shared__ std::uint16_t kept_places[kTogether];
-  __shared__ unsigned partial[2][kThreads / kWarp], found;
+  __shared__ unsigned partial[2][kThreads / kWarp];
   const std::int64_t i = blockIdx.x;
   Candidate* const candidates = all_candidates + i * pictures.classes * pictures.anchors;
   const Suppression<Pictures> suppresses{pictures, i, limits.class_agnostic, limits.iou_threshold_of(i)};
   std::int64_t kept = 0;
   for (std::uint32_t count = counts[i]; count > 0 && kept < limits.max_detections;) {
     const unsigned taken = count < kTogether ? count : kTogether;
-    Candidate last = kNone;
-    if (count > kTogether) last = last_wanted(count, kTogether, [&](std::int64_t j) { return candidates[j]; });
-    if (threadIdx.x == 0) found = 0;
-    __syncthreads();
-    for (std::uint32_t j = threadIdx.x; j < count; j += kThreads) {
-      if (candidates[j] <= last) chosen[atomicAdd(&found, 1u)] = candidates[j];
-    }
     unsigned padded = 1;
     while (padded < taken) padded *= 2;
-    for (unsigned place = taken + threadIdx.x; place < padded; place += kThreads) chosen[place] = kNone;
+    const Candidate last =
+        select(count, taken, padded, [&](std::int64_t j) { return candidates[j]; }, static_cast<Candidate*>(chosen));
     sort(chosen, padded);
     bool alive[kOwn];
     unsigned next = kTogether;

@@ -85,6 +85,25 @@ __device__ Candidate last_wanted(std::int64_t count, std::int64_t wanted, const 
   return last;
 }
 
+/// Writes the `wanted` smallest of candidate_at(i) for i in [0, count) to `to`, in any order, and ~0 to what is left of
+/// `room`. Returns the greatest of them, or a number between it and the next; ~0 if all are wanted.
+template <typename CandidateAt>
+__device__ Candidate select(std::int64_t count, std::int64_t wanted, std::int64_t room, const CandidateAt& candidate_at,
+                            Candidate* to) {
+  __shared__ unsigned found;
+  Candidate last = ~Candidate{0};
+  if (wanted < count) last = last_wanted(count, wanted, candidate_at);
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const Candidate candidate = candidate_at(i);
+    if (candidate <= last) to[atomicAdd(&found, 1u)] = candidate;
+  }
+  for (std::int64_t i = wanted + threadIdx.x; i < room; i += kThreads) to[i] = ~Candidate{0};
+  __syncthreads();
+  return last;
+}
+
 /// Sorts `count` candidates, a power of two, with a bitonic network.
 __device__ inline void sort(Candidate* candidates, std::int64_t count) {
   for (std::int64_t size = 2; size <= count; size *= 2) {

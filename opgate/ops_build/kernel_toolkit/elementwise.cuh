@@ -71,6 +71,17 @@ struct alignas(sizeof(T) * lanes) Lanes {
   T values[lanes];
 };
 
+/// A vector behind aligned memory, by its number.
+template <int lanes, typename T>
+__device__ Lanes<T, lanes> load(const T* from, std::int64_t vector = 0) {
+  return reinterpret_cast<const Lanes<T, lanes>*>(from)[vector];
+}
+
+template <typename T, int lanes>
+__device__ void store(T* to, std::int64_t vector, const Lanes<T, lanes>& values) {
+  reinterpret_cast<Lanes<T, lanes>*>(to)[vector] = values;
+}
+
 /// The outputs. Each thread writes the elements that it has computed.
 template <typename T, std::size_t count>
 struct Targets {

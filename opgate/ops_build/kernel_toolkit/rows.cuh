@@ -55,21 +55,29 @@ struct Standard {
   __device__ C operator()(C x) const { return ((x - shift) - rest) * scale; }
 };
 
-/// If `centred`, with the mean and the variance of the row value(0), value(1), ...; else with the root of the mean of
-/// its squares.
-template <bool centred, typename C, typename Value>
-__device__ Standard<C> standard(std::int64_t count, C epsilon, Value value) {
-  const C length = static_cast<C>(count);
-  C shift = 0, rest = 0;
+/// If `centred`, with the mean and the variance of a row; else with the root of the mean of its squares. mean(term)
+/// returns the mean of term(value) over the row.
+template <bool centred, typename C, typename Mean>
+__device__ Standard<C> standard_of(C epsilon, const Mean& mean) {
+  Standard<C> standard{};
   if constexpr (centred) {
-    shift = sum<C>(count, value) / length;
-    rest = sum<C>(count, [&](std::int64_t i) { return value(i) - shift; }) / length;
+    standard.shift = mean([](C value) { return value; });
+    standard.rest = mean([&](C value) { return value - standard.shift; });
   }
-  const C second = sum<C>(count, [&](std::int64_t i) {
-    const C d = (value(i) - shift) - rest;
+  const C second = mean([&](C value) {
+    const C d = (value - standard.shift) - standard.rest;
     return d * d;
   });
-  return {shift, rest, C(1) / sqrt(second / length + epsilon)};
+  standard.scale = C(1) / sqrt(second + epsilon);
+  return standard;
+}
+
+/// The same for the row value(0), value(1), ..., which a block computes.
+template <bool centred, typename C, typename Value>
+__device__ Standard<C> standard(std::int64_t count, C epsilon, Value value) {
+  return standard_of<centred>(epsilon, [&](const auto& term) {
+    return sum<C>(count, [&](std::int64_t i) { return term(value(i)); }) / static_cast<C>(count);
+  });
 }
 
 /// to[i] = the sum of sums[chunk * c + i] over the chunks. A thread adds those of one column; none give 0.

@@ -53,12 +53,10 @@ struct SortedKeysOf {
 
   /// Sorts what a kernel has written to `keys` and `values`. No key is greater than `most`: the bits that all keys lack
   /// cost nothing.
-  Status sort(Context& context, std::int64_t most = std::numeric_limits<std::int64_t>::max()) const {
+  Status sort(Context& context, std::uint64_t most = std::numeric_limits<Key>::max()) const {
     if (keys.empty()) return {};
     std::size_t bytes = storage.size();
-    const int bits = most > static_cast<std::int64_t>(std::numeric_limits<Key>::max() / 2)
-                         ? kBits
-                         : std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(most))));
+    const int bits = std::clamp(static_cast<int>(std::bit_width(most)), 1, kBits);
     return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), values.data(),
                                    sorted_values.data(), count(), bits, stream_of(context)),
                         "sorting");

@@ -41,18 +41,10 @@ struct Rows {
   }
 };
 
+using elementwise::load, elementwise::store;
+
 template <typename T, int lanes>
 using Vector = elementwise::Lanes<T, lanes>;
-
-template <typename T, int lanes>
-__device__ Vector<T, lanes> load(const T* row, std::int64_t vector) {
-  return reinterpret_cast<const Vector<T, lanes>*>(row)[vector];
-}
-
-template <typename T, int lanes>
-__device__ void store(T* row, std::int64_t vector, const Vector<T, lanes>& values) {
-  reinterpret_cast<Vector<T, lanes>*>(row)[vector] = values;
-}
 
 /// x + residual, rounded.
 template <typename T, int lanes>
@@ -88,8 +80,8 @@ struct Affine {
     using C = ComputeType<T>;
     Vector<T, lanes> factor{}, term{}, y;
     if constexpr (!channels) {
-      if (weight) factor = load<T, lanes>(weight, vector);
-      if (bias) term = load<T, lanes>(bias, vector);
+      if (weight) factor = load<lanes>(weight, vector);
+      if (bias) term = load<lanes>(bias, vector);
     }
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
@@ -120,22 +112,6 @@ __device__ C sum_of(const Vector<T, lanes>& x, const Term& term) {
   return sum;
 }
 
-/// What makes a row a standard one, if mean(term) returns the mean of term(value) over the row.
-template <bool centred, typename C, typename Mean>
-__device__ rows::Standard<C> standard_of(C epsilon, const Mean& mean) {
-  rows::Standard<C> standard{};
-  if constexpr (centred) {
-    standard.shift = mean([](C value) { return value; });
-    standard.rest = mean([&](C value) { return value - standard.shift; });
-  }
-  const C second = mean([&](C value) {
-    const C d = (value - standard.shift) - standard.rest;
-    return d * d;
-  });
-  standard.scale = C(1) / sqrt(second + epsilon);
-  return standard;
-}
-
 /// `threads` threads compute a row, `lanes` elements at a time. Each holds `held` vectors, and loads all of them before
 /// it uses the first one. `longer` says whether a row may have more vectors than the threads hold.
 template <typename T, int lanes, int threads, int held, bool centred, bool channels, bool longer>
@@ -155,12 +131,12 @@ __global__ void __launch_bounds__(kThreads)
     Vector<T, lanes> total[held], added[held];
 #pragma unroll
     for (int k = 0; k < held; ++k) {
-      if (thread + k * threads < end) total[k] = load<T, lanes>(x + begin, thread + k * threads);
+      if (thread + k * threads < end) total[k] = load<lanes>(x + begin, thread + k * threads);
     }
     if (addend) {
 #pragma unroll
       for (int k = 0; k < held; ++k) {
-        if (thread + k * threads < end) added[k] = load<T, lanes>(addend + begin, thread + k * threads);
+        if (thread + k * threads < end) added[k] = load<lanes>(addend + begin, thread + k * threads);
       }
     }
 #pragma unroll
@@ -171,11 +147,11 @@ __global__ void __launch_bounds__(kThreads)
       if (sum) store(sum + begin, vector, total[k]);
     }
     const auto total_of = [&](int vector) {
-      Vector<T, lanes> value = load<T, lanes>(x + begin, vector);
-      if (addend) add(value, load<T, lanes>(addend + begin, vector));
+      Vector<T, lanes> value = load<lanes>(x + begin, vector);
+      if (addend) add(value, load<lanes>(addend + begin, vector));
       return value;
     };
-    const rows::Standard<C> standard = standard_of<centred>(epsilon, [&](const auto& term) {
+    const rows::Standard<C> standard = rows::standard_of<centred>(epsilon, [&](const auto& term) {
       C terms = 0;
 #pragma unroll
       for (int k = 0; k < held; ++k) {
@@ -236,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int k = 0; k < kMostHeld; ++k) {
       const int vector = static_cast<int>(threadIdx.x) + k * kThreads;
-      if (vector < end) total[k] = load<T, lanes>(x + begin, vector);
+      if (vector < end) total[k] = load<lanes>(x + begin, vector);
     }
     const auto each = [&](const auto& use) {
 #pragma unroll
@@ -245,7 +221,7 @@ __global__ void __launch_bounds__(kThreads)
         if (vector < end) use(vector, total[k]);
       }
     };
-    if (addend) each([&](int vector, Vector<T, lanes>& value) { add(value, load<T, lanes>(addend + begin, vector)); });
+    if (addend) each([&](int vector, Vector<T, lanes>& value) { add(value, load<lanes>(addend + begin, vector)); });
     if (sum) each([&](int vector, const Vector<T, lanes>& value) { store(sum + begin, vector, value); });
     const C length = static_cast<C>(end * lanes);
     Moments<C> found{};
@@ -302,8 +278,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kMostHeld; ++k) {
       const int vector = first + static_cast<int>(threadIdx.x) + k * kThreads;
       if (vector >= end) continue;
-      Vector<T, lanes> value = load<T, lanes>(x + begin, vector);
-      if (addend) add(value, load<T, lanes>(addend + begin, vector));
+      Vector<T, lanes> value = load<lanes>(x + begin, vector);
+      if (addend) add(value, load<lanes>(addend + begin, vector));
       store(y + begin, vector, own(value, standard, vector));
     }
   }

@@ -133,7 +133,7 @@ def too_late(model: str, timeout_us: int) -> ServingError:
 
 def not_loaded_in_time(model: str, timeout_us: int) -> ServingError:
     """Returns the error for a request whose timeout was over before its model was loaded."""
-    text = f"the request's timeout of {timeout_us} us ran out while model '{model}' was loaded, which goes on"
+    text = f"the request's timeout of {timeout_us} us ran out while model '{model}' was being loaded; the load goes on"
     return ServingError(Kind.EXPIRED, text)
 
 

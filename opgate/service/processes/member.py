@@ -143,19 +143,19 @@ class Member(AllProcesses):
             del self._decisions[order]
         return None if decided is None else ServingError(Kind(decided[0]), decided[1])
 
-    async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
-        """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began.
+    async def _perform(self, order: int, operation: str, arguments: tuple[Any, ...]) -> Any:
+        """Runs an operation. Loads that others ran before come first, one after the other. The others run side by side:
+        those of the same models take turns in the order in which they came, which is the same in every process."""
+        if operation in CHANGES_MODELS:
+            async with self._catching_up:
+                if not order:
+                    return await perform(self._gateway, operation, arguments)
+        return await perform(self._gateway, operation, arguments, partial(self._agree, order))
 
-        Loads that others ran before come first, one after the other. Then they run side by side: those of the same
-        models take turns in the order in which they came, which is the same in every process.
-        """
+    async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
+        """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began."""
         try:
-            if operation in CHANGES_MODELS:
-                async with self._catching_up:
-                    if not order:
-                        outcome = Outcome(await perform(self._gateway, operation, arguments))
-            if order or operation not in CHANGES_MODELS:
-                outcome = Outcome(await perform(self._gateway, operation, arguments, partial(self._agree, order)))
+            outcome = Outcome(await self._perform(order, operation, arguments))
         except Exception as error:
             if not isinstance(error, ServingError):
                 logger.exception("%s failed", operation)

@@ -358,7 +358,7 @@ class Catalog:
             name = name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
             hint = f", did you mean '{near}'?" if near else ""
             if self._settings.model_control_mode == "explicit":
-                hint += " (clients load models here: has one loaded it?)"
+                hint += " (--model-control-mode is explicit: a client must load it first)"
             raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
         if entry.unloaded and not entry.versions:
             raise ServingError(

@@ -112,7 +112,6 @@ class Residency:
         self._empty = self._empty_alone = 0  # bytes without a model: of all pages, and of shared ones the part
         self._reserved = 0  # bytes that loads under way need
         self._before = self._together = 0  # bytes before these loads began, and that they need together
-        self._tight = False  # whether the last load goes beside models that never leave, and may take too much
         self._order = asyncio.Lock()
         self._left: dict[tuple[str, str], float] = {}  # when models left, by name and version
         self._returns: deque[float] = deque()
@@ -156,11 +155,12 @@ class Residency:
         while need:
             async with self._order:
                 if await self._make_room(needs, need, least):
+                    beyond = self.used + self._reserved + need > self.budget
+                    tight = beyond and any(True for _ in self._models.resident())
                     if not self._reserved:
                         self._before, self._together = await self.measure(), 0
                     self._reserved += need
                     self._together += stays
-                    tight = self._tight
                     break
             if time.monotonic() > end:
                 raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
@@ -194,7 +194,7 @@ class Residency:
 
         Raises ServingError (OVERLOADED) if there will be none.
         """
-        trimmed, given, self._tight = True, False, False
+        trimmed, given = True, False
         while await self.measure() + self._reserved + need > self.budget:
             over = await self.measure(exact=True) + self._reserved + need - self.budget
             if over <= 0:
@@ -212,17 +212,16 @@ class Residency:
                     trimmed = False
                 elif self.used + least > self.budget:
                     raise ServingError(Kind.OVERLOADED, self._no_room(names, need))
-                else:  # no room will come, and only the load can tell what it takes
-                    self._tight = any(True for _ in self._models.resident())
-                    return True
+                else:
+                    break  # no room will come, and only the load can tell what it takes
             else:
                 return False
         return True
 
     def _no_room(self, names: Iterable[str], need: int) -> str:
         of = " and ".join(f"'{name}'" for name in names)
-        used = f"what is in memory takes {self.used} bytes, loads under way {self._reserved}"
-        return f"no room for {of}, which need about {need} bytes: {used}, --model-memory is {self.budget}"
+        used = f"what is in memory takes {self.used}, loads under way {self._reserved}"
+        return f"no room for {of}: about {need} bytes are needed, {used}, --model-memory is {self.budget}"
 
     def _idle(self, over: int) -> list[LoadedModel]:
         """Returns idle models that take at least so many bytes together, those that were used last as the last."""

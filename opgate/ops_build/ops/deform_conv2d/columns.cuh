@@ -124,6 +124,15 @@ struct Corners {
     return corners;
   }
 
+  /// Loads a vector of each pixel. `from` is that of the picture's first one, and a pixel has `row` numbers.
+  template <typename T>
+  __device__ void load(const T* from, std::int64_t row, int vector, products::Vector<T> (&numbers)[4]) const {
+#pragma unroll
+    for (int corner = 0; corner < 4; ++corner) {
+      numbers[corner] = reinterpret_cast<const products::Vector<T>*>(from + pixel[corner] * row)[vector];
+    }
+  }
+
   __device__ bool exists(int corner) const { return pixel[corner] != none; }
   __device__ C near(int corner) const {
     return (corner / 2 ? below : C(1) - below) * (corner % 2 ? right : C(1) - right);

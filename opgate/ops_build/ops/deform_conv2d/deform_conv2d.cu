@@ -43,10 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int corner = 0; corner < 4; ++corner) weights[corner] = corners.weight(corner);
   for (int vector = lane; vector < g.sample_vectors; vector += lanes) {
     products::Vector<T> numbers[4], result;
-#pragma unroll
-    for (int corner = 0; corner < 4; ++corner) {
-      numbers[corner] = reinterpret_cast<const products::Vector<T>*>(from + corners.pixel[corner] * g.row)[vector];
-    }
+    corners.load(from, g.row, vector, numbers);
 #pragma unroll
     for (int j = 0; j < g.kVector; ++j) {
       C sum = 0;

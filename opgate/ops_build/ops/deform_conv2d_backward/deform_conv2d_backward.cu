@@ -138,10 +138,7 @@ __global__ void __launch_bounds__(kThreads) find_grad_offset(Arguments<T> argume
     const std::int64_t at = row * g.depth + g.in_column(group, tap, vector);
     const auto gradients = *reinterpret_cast<const Gradients*>(arguments.grad_columns + at);
     products::Vector<T> numbers[4], result;
-#pragma unroll
-    for (int corner = 0; corner < 4; ++corner) {
-      numbers[corner] = reinterpret_cast<const products::Vector<T>*>(from + corners.pixel[corner] * g.row)[vector];
-    }
+    corners.load(from, g.row, vector, numbers);
 #pragma unroll
     for (int j = 0; j < g.kVector; ++j) {
       C value = 0;

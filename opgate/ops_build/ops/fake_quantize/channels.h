@@ -60,7 +60,7 @@ class Layout {
   std::int64_t channels() const { return channels_; }
   std::int64_t inner() const { return inner_; }
   /// The channel of a row of `inner` elements.
-  OPGATE_HOST_DEVICE std::int64_t channel_of(std::int64_t row) const { return row % channels_; }
+  std::int64_t channel_of(std::int64_t row) const { return row % channels_; }
 
  private:
   std::int64_t channels_ = 1, inner_ = 0;

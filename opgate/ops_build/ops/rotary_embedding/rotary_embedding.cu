@@ -13,18 +13,10 @@ constexpr int kThreads = 256;
 constexpr int kHeads = 4;
 constexpr std::int64_t kEnoughThreads = 1 << 15;
 
+using elementwise::load, elementwise::store;
+
 template <typename T, int lanes>
 using Vector = elementwise::Lanes<T, lanes>;
-
-template <int lanes, typename T>
-__device__ Vector<T, lanes> load(const T* from) {
-  return *reinterpret_cast<const Vector<T, lanes>*>(from);
-}
-
-template <typename T, int lanes>
-__device__ void store(T* to, const Vector<T, lanes>& values) {
-  *reinterpret_cast<Vector<T, lanes>*>(to) = values;
-}
 
 /// Rotates `lanes` pairs: (first[i], second[i]), or if interleaved the neighbours of the two vectors.
 template <bool interleaved, typename T, int lanes>
@@ -64,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
     for (std::int64_t head = 0; head < heads && first_head + head < layout.heads; ++head) {
       for (std::int64_t at = first; at < first + 2 * lanes && at < layout.head_size; at += lanes) {
         const std::int64_t place = begin + head * layout.head_step + at;
-        store(y + place, load<lanes>(x + place));
+        store(y + place, 0, load<lanes>(x + place));
       }
     }
     return;
@@ -91,8 +83,8 @@ __global__ void __launch_bounds__(kThreads)
     if (!known) {
       for (int k = 0; k < lanes; ++k) first[head].values[k] = second[head].values[k] = static_cast<T>(NAN);
     }
-    store(y + one + head * layout.head_step, first[head]);
-    store(y + other + head * layout.head_step, second[head]);
+    store(y + one + head * layout.head_step, 0, first[head]);
+    store(y + other + head * layout.head_step, 0, second[head]);
   }
 }
 

@@ -6,7 +6,7 @@
 namespace opgate::ops::top_k_labels {
 namespace {
 
-using detection::last_wanted, detection::sort;
+using detection::select, detection::sort;
 
 constexpr int kThreads = detection::kThreads;
 /// Entries up to this number are sorted in shared memory.
@@ -59,21 +59,6 @@ __device__ double exponentials(std::int64_t count, float most, const Term& term)
     sum += static_cast<double>(some);
   }
   return rows::sum_over_threads<kThreads>(sum);
-}
-
-/// Writes the `wanted` best of some entries to `to`, in any order, and what is left of `room` with none.
-template <typename EntryAt>
-__device__ void select(std::int64_t count, std::int64_t wanted, std::int64_t room, const EntryAt& entry_at, Entry* to) {
-  __shared__ unsigned found;
-  const Entry last = last_wanted(count, wanted, entry_at);
-  if (threadIdx.x == 0) found = 0;
-  __syncthreads();
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    const Entry entry = entry_at(i);
-    if (entry <= last) to[atomicAdd(&found, 1u)] = entry;
-  }
-  for (std::int64_t i = wanted + threadIdx.x; i < room; i += kThreads) to[i] = ~Entry{0};
-  __syncthreads();
 }
 
 /// A block finds the greatest logit of a chunk.
