@@ -133,16 +133,19 @@ def serving(
 
 def pss(pid: int) -> int:
     """Returns the bytes of a process and its descendants, but for those that prepare models."""
-    total = 0
-    for one in descendants(pid):
-        try:
-            if b"opgate.service.execution.preparing" in Path(f"/proc/{one}/cmdline").read_bytes():
+    while True:
+        total, before = 0, descendants(pid)
+        for one in before:
+            try:
+                if b"opgate.service.execution.preparing" in Path(f"/proc/{one}/cmdline").read_bytes():
+                    continue
+                text = Path(f"/proc/{one}/smaps_rollup").read_text()
+            except OSError:
                 continue
-            text = Path(f"/proc/{one}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
-    return total
+            total += next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
+        # A process that starts another one is there twice until the other one runs its program.
+        if descendants(pid) == before:
+            return total
 
 
 class Memory(threading.Thread):

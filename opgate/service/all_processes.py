@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from logging import Handler
 from typing import Any, Protocol
 
+from opgate.service import cuda_memory
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.op_times import OpTimes
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import Agree, ModelControl, alone
 from opgate.service.repository.overrides import Override, read_override
-from opgate.service.shared_memory import Regions
+from opgate.service.shared_memory import CudaRegion, Regions, SystemRegion
 from opgate.service.telemetry.logs import LogSettings
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.telemetry.triton_traces import Tracing
@@ -117,13 +118,25 @@ async def unload(gateway: Gateway, name: str, dependents: bool) -> list[str]:
 
 
 async def register(gateway: Gateway, name: str, key: str, offset: int, byte_size: int) -> None:
-    """Registers a region of shared memory."""
+    """Registers a region of system shared memory."""
     _regions(gateway).register(name, key, offset, byte_size)
 
 
+async def register_cuda(gateway: Gateway, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+    """Registers a region of CUDA shared memory."""
+    regions = _regions(gateway)
+    await asyncio.to_thread(cuda_memory.gpu, device_id)  # the first time takes up to seconds
+    regions.register_cuda(name, handle, device_id, byte_size)
+
+
 async def unregister(gateway: Gateway, name: str) -> None:
-    """Unregisters a region of shared memory, or all of them if the name is empty."""
-    _regions(gateway).unregister(name)
+    """Unregisters a region of system shared memory, or all of them if the name is empty."""
+    _regions(gateway).unregister(name, SystemRegion)
+
+
+async def unregister_cuda(gateway: Gateway, name: str) -> None:
+    """Unregisters a region of CUDA shared memory, or all of them if the name is empty."""
+    _regions(gateway).unregister(name, CudaRegion)
 
 
 async def trace(gateway: Gateway, model: str, changes: Mapping[str, Any]) -> None:
@@ -177,7 +190,20 @@ _A_TURN = 16
 
 OPERATIONS = {
     function.__name__: function
-    for function in (unload, register, unregister, trace, log, metrics, statistics, look, last_requests, op_times)
+    for function in (
+        unload,
+        register,
+        register_cuda,
+        unregister,
+        unregister_cuda,
+        trace,
+        log,
+        metrics,
+        statistics,
+        look,
+        last_requests,
+        op_times,
+    )
 }
 # Operations that may take very long.
 CHANGES_MODELS = frozenset(("load", "unload"))

@@ -1,8 +1,8 @@
-"""System shared memory: the regions that clients have registered, and copies from and to them.
+"""Shared memory: the regions that clients have registered, and copies from and to them.
 
-A region is part of a file in /dev/shm, which its client created and may change at any time. The gateway never maps the
-file, because a mapping of a file that shrinks ends the process with SIGBUS. It copies with reads and writes, which
-then come to less.
+A region of system shared memory is part of a file in /dev/shm, which its client created and may change at any time. The
+gateway never maps the file, because a mapping of a file that shrinks ends the process with SIGBUS. It copies with reads
+and writes, which then come to less. A region of CUDA shared memory is memory of a GPU, see `cuda_memory`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import errno
 import os
 import stat
 import weakref
+from abc import ABC, abstractmethod
+from typing import TypeVar
 
 import numpy as np
 
+from opgate.service import cuda_memory
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.request import Array
 from opgate.service.core.tensors import SMALL
@@ -27,18 +30,38 @@ _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # Characters of a region's name.
 _MOST_CHARACTERS = 256
 
+AnyRegion = TypeVar("AnyRegion", bound="Region")
 
-class Region:
-    """A part of a file in /dev/shm, under the name that a client gave it. `offset` and `byte_size` are in bytes.
+
+class Region(ABC):
+    """`byte_size` bytes of memory that a client shares, under the name that it gave them.
+
+    Nobody has checked the places of reads and writes against the size: the caller does.
+    """
+
+    def __init__(self, name: str, byte_size: int) -> None:
+        self.name = name
+        self.byte_size = byte_size
+
+    @abstractmethod
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fills memory with the bytes from `offset` on. Raises ServingError."""
+
+    @abstractmethod
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on. Raises ServingError."""
+
+
+class SystemRegion(Region):
+    """A part of a file in /dev/shm. `offset` and `byte_size` are in bytes.
 
     The file stays open as long as the region or a request that uses it is there.
     """
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
-        self.name = name
+        super().__init__(name, byte_size)
         self.key = key
         self.offset = offset
-        self.byte_size = byte_size
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
@@ -82,6 +105,48 @@ class Region:
         return invalid(f"shared memory region '{self.name}' has become smaller since it was registered")
 
 
+class CudaRegion(Region):
+    """Memory of a GPU, under the name that a client gave it.
+
+    It stays open as long as the region or a request that uses it is there. `device_id` is the number of the GPU.
+    """
+
+    def __init__(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Opens the memory that a handle of cudaIpcGetMemHandle stands for.
+
+        Raises ServingError: INVALID if it stands for no memory of another process or for less, UNSUPPORTED without a
+        driver. No error has the handle.
+        """
+        super().__init__(name, byte_size)
+        if len(handle) != cuda_memory.HANDLE_BYTES:
+            expected = f"expected a raw_handle of {cuda_memory.HANDLE_BYTES} bytes"
+            raise invalid(f"CUDA shared memory region '{name}': {expected}, got {len(handle)}")
+        self.device_id = device_id
+        self._gpu = cuda_memory.gpu(device_id)
+        self._address = self._gpu.open(name, handle)
+        weakref.finalize(self, self._gpu.close, self._address)
+        there = self._gpu.size(self._address)
+        if byte_size > there:
+            raise invalid(
+                f"CUDA shared memory region '{name}': expected a byte_size within the {there} bytes of the memory, "
+                f"got {byte_size}"
+            )
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fills memory with the bytes from `offset` on. Other threads run meanwhile. Raises ServingError
+        (UNAVAILABLE) if the driver can't."""
+        self._copied("read", self._gpu.read(self._address + offset, into))
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on. Other threads run meanwhile. Raises ServingError (UNAVAILABLE) if the driver
+        can't."""
+        self._copied("written", self._gpu.write(self._address + offset, data))
+
+    def _copied(self, what: str, error: str) -> None:
+        if error:
+            raise ServingError(Kind.UNAVAILABLE, f"CUDA shared memory region '{self.name}' can't be {what}: {error}")
+
+
 class Regions:
     """The regions by name. The event loop's thread registers and unregisters, any thread may find and copy."""
 
@@ -99,6 +164,28 @@ class Regions:
         Raises ServingError: INVALID for a bad name or size, or a file that can't be opened, ALREADY_EXISTS, and
         OVERLOADED over a limit. No error has the key, and all files that can't be opened get the same one.
         """
+        self._check(name, offset, byte_size)
+        descriptor = _open(name, key)
+        size = os.fstat(descriptor).st_size
+        if offset + byte_size > size:
+            os.close(descriptor)
+            raise invalid(
+                f"shared memory region '{name}': expected offset and byte_size within the {size} bytes of the shared "
+                f"memory, got offset {offset} and byte_size {byte_size}"
+            )
+        self._add(SystemRegion(name, key, offset, byte_size, descriptor))
+
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Opens a region for requests: the first `byte_size` bytes of the memory that a handle of cudaIpcGetMemHandle
+        stands for, on the GPU of that number. The first one on a GPU takes up to seconds, see `cuda_memory.gpu`.
+
+        Raises ServingError: INVALID for a bad name, size, GPU or handle, ALREADY_EXISTS, UNSUPPORTED without a driver,
+        UNAVAILABLE if it can't use the GPU, and OVERLOADED over a limit. No error has the handle.
+        """
+        self._check(name, 0, byte_size)
+        self._add(CudaRegion(name, handle, device_id, byte_size))
+
+    def _check(self, name: str, offset: int, byte_size: int) -> None:
         if not name or len(name) > _MOST_CHARACTERS:
             got = f"{len(name)} characters" if name else "none"
             raise invalid(
@@ -117,36 +204,34 @@ class Regions:
                 f"{len(self._open)} shared memory regions are registered or in use, which is the limit "
                 "(OPGATE_MAX_SHARED_MEMORY_REGIONS)",
             )
-        descriptor = _open(name, key)
-        size = os.fstat(descriptor).st_size
-        if offset + byte_size > size:
-            os.close(descriptor)
-            raise invalid(
-                f"shared memory region '{name}': expected offset and byte_size within the {size} bytes of the shared "
-                f"memory, got offset {offset} and byte_size {byte_size}"
-            )
-        region = Region(name, key, offset, byte_size, descriptor)
-        self._regions[name] = region
+
+    def _add(self, region: Region) -> None:
+        self._regions[region.name] = region
         self._open.add(region)
 
-    def unregister(self, name: str) -> None:
-        """Forgets a region, or all of them if the name is empty. Requests that use it go on. Does nothing if there is
-        no such region."""
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+    def unregister(self, name: str, kind: type[Region]) -> None:
+        """Forgets a region of a kind, or all of them if the name is empty. Requests that use it go on. Does nothing if
+        there is no such region."""
+        for region in list(self._regions.values()):
+            if isinstance(region, kind) and name in ("", region.name):
+                del self._regions[region.name]
 
-    def status(self, name: str) -> list[Region]:
-        """Returns a region, or all of them if the name is empty. Raises ServingError (NOT_FOUND)."""
-        return [self.find(name)] if name else list(self._regions.values())
+    def status(self, name: str, kind: type[AnyRegion]) -> list[AnyRegion]:
+        """Returns a region of a kind, or all of them if the name is empty. Raises ServingError (NOT_FOUND)."""
+        found = [region for region in self._regions.values() if isinstance(region, kind) and name in ("", region.name)]
+        if name and not found:
+            raise self._unknown(name)
+        return found
 
     def find(self, name: str) -> Region:
         """Returns a region. Raises ServingError (NOT_FOUND)."""
         region = self._regions.get(name)
         if region is None:
-            raise ServingError(Kind.NOT_FOUND, f"there is no shared memory region '{name[:_MOST_CHARACTERS]}'")
+            raise self._unknown(name)
         return region
+
+    def _unknown(self, name: str) -> ServingError:
+        return ServingError(Kind.NOT_FOUND, f"there is no shared memory region '{name[:_MOST_CHARACTERS]}'")
 
     def copy(self, region: Region, offset: int, size: int) -> Array:
         """Returns a copy of `size` bytes of a region as UINT8.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -341,3 +343,19 @@ def test_defaults_of_inputs_stay(tmp_path, cache):
     x = np.ones((1, 640), np.float32)
     for feeds in ({"x": x}, {"x": x, "w": np.zeros((640, 640), np.float32)}):
         assert other.run(["y"], dict(feeds))[0].tobytes() == plain.run(["y"], dict(feeds))[0].tobytes()
+
+
+def test_a_look_at_a_large_one_takes_no_memory(tmp_path):
+    code = f"""
+import resource
+from pathlib import Path
+from opgate.service.execution.prepared import _sums
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + {1 << 26}, -1))
+print(_sums(Path({str(tmp_path)!r}))[{WEIGHTS!r}][0])
+"""
+    (tmp_path / MODEL).touch()
+    with (tmp_path / WEIGHTS).open("wb") as file:
+        file.truncate(1 << 28)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{1 << 28}\n"), done.stderr

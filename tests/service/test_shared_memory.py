@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from opgate.service.core.checks import Limits
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.rpc.connection import Budget
-from opgate.service.shared_memory import Regions
+from opgate.service.shared_memory import Regions, SystemRegion
 from opgate.service.wire import kserve_grpc
 from opgate.service.wire.kserve_json import Decoder, encode
 from tests.service.test_wire import spec
@@ -116,9 +116,11 @@ class TestRegister:
         key = shared()
         regions.register("r", key, 0, 8)
         assert refusal(regions, "r", key).kind is Kind.ALREADY_EXISTS
-        regions.unregister("r")
+        regions.unregister("r", SystemRegion)
         regions.register("r", key, 16, 32)
-        assert [(r.name, r.key, r.offset, r.byte_size) for r in regions.status("")] == [("r", key, 16, 32)]
+        assert [(r.name, r.key, r.offset, r.byte_size) for r in regions.status("", SystemRegion)] == [
+            ("r", key, 16, 32)
+        ]
 
     @pytest.mark.parametrize(
         "place", [(0, 4097), (4096, 1), (4000, 97), (1 << 70, 1), (0, 1 << 70), (-1, 8), (0, 0), (0, -1)]
@@ -136,12 +138,12 @@ class TestRegister:
 
     def test_unknown_regions(self, regions, shared):
         regions.register("r", shared(), 0, 8)
-        for ask in (regions.find, regions.status):
+        for ask in (regions.find, lambda name: regions.status(name, SystemRegion)):
             with pytest.raises(ServingError, match="no shared memory region 'other'") as caught:
                 ask("other")
             assert caught.value.kind is Kind.NOT_FOUND
-        regions.unregister("other")
-        assert len(regions.status("")) == 1
+        regions.unregister("other", SystemRegion)
+        assert len(regions.status("", SystemRegion)) == 1
 
     def test_files_are_closed_when_nobody_uses_them(self, regions, shared):
         before = descriptors()
@@ -149,8 +151,8 @@ class TestRegister:
             regions.register(name, shared(), 0, 8)
         used = regions.find("a")
         assert "4 shared memory regions are registered or in use" in refusal(regions, "e", shared()).message
-        regions.unregister("")
-        assert regions.status("") == []
+        regions.unregister("", SystemRegion)
+        assert regions.status("", SystemRegion) == []
         assert descriptors() == before + 1
         for name in "bcd":
             regions.register(name, shared(), 0, 8)
@@ -159,7 +161,7 @@ class TestRegister:
         assert regions.copy(used, 0, 8).sum() == 0
         del used
         regions.register("a", shared(), 0, 8)
-        regions.unregister("")
+        regions.unregister("", SystemRegion)
         assert descriptors() == before
 
 
@@ -260,7 +262,7 @@ class TestRequests:
             for _ in range(3):
                 request = decoder.decode(body, None)
                 assert request.shared.unread and "x" not in request.inputs
-                regions.unregister("r")  # the request keeps its region
+                regions.unregister("r", SystemRegion)  # the request keeps its region
                 assert request.shared.read(request).inputs["x"].tolist() == [first, first + 1]
                 request.result = {"y": 10 * request.inputs["x"]}
                 length, parts = encode(request)
@@ -272,7 +274,7 @@ class TestRequests:
                 assert written.tolist() == [10 * first, 10 * first + 10]
                 regions.register("r", key, 0, 4096)
             assert len(decoder._plans) == 1
-            regions.unregister("")
+            regions.unregister("", SystemRegion)
             key = shared(np.arange(100, 1124, dtype=np.float32).tobytes())
 
     def test_grpc(self, regions, shared):
@@ -292,7 +294,7 @@ class TestRequests:
             assert (plan is None) == (turn == 0)
             request = decoder.repeat(message, plan) if plan else decoder.decode(message, asked, model)
             decoder.keep(message, request)
-            regions.unregister("r")
+            regions.unregister("r", SystemRegion)
             assert request.shared.read(request).inputs["x"].tolist() == [2, 3]
             request.result = {"y": request.inputs["x"] + turn}
             answer = service_pb2.ModelInferResponse.FromString(b"".join(kserve_grpc.encode(request)))

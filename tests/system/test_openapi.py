@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import urllib.error
@@ -18,12 +19,8 @@ from tests.service.onnx_models import batching, double, identity
 from tests.system.running import running
 
 JSON = "application/json"
-#: They can only fail: CUDA's shared memory can't be registered, nor can a region without a name.
-IN_NO_DOCUMENT = {
-    "/v2/systemsharedmemory/register",
-    "/v2/cudasharedmemory/register",
-    "/v2/cudasharedmemory/region/{region}/register",
-}
+#: They can only fail: a region needs a name.
+IN_NO_DOCUMENT = {"/v2/systemsharedmemory/register", "/v2/cudasharedmemory/register"}
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +155,16 @@ def test_shared_memory(call, document, validator):
             assert state == (200, [{"name": "one", **region}])
         for wrong in ({"byte_size": 0}, {"offset": 2**70}, {"byte_size": 2**70}, {"offset": -1}, {"key": 3}):
             assert call("POST", f"{base}_/register", {**region, **wrong}, f"{template}/register")[0] == 400
-            assert not validator(document["components"]["schemas"]["Region"]).is_valid({**region, **wrong})
+            assert not validator(document["components"]["schemas"]["SystemRegion"]).is_valid({**region, **wrong})
         assert call("POST", f"{base}/unregister", None, f"{template}/unregister") == (200, "")
         assert call("POST", "/v2/systemsharedmemory/unregister") == (200, "")
         assert call("GET", "/v2/systemsharedmemory/status") == (200, [])
         assert call("POST", "/v2/cudasharedmemory/unregister") == (200, "")
+        assert call("GET", "/v2/cudasharedmemory/status") == (200, [])
+        body = {"raw_handle": {"b64": base64.b64encode(bytes(64)).decode()}, "device_id": 0, "byte_size": 8}
+        cuda = "/v2/cudasharedmemory/region/one", "/v2/cudasharedmemory/region/{region}"
+        assert call("POST", f"{cuda[0]}/register", body, f"{cuda[1]}/register")[0] == 501  # there is no driver
+        assert validator(document["components"]["schemas"]["CudaRegion"]).is_valid(body)
     finally:
         memory.close()
         memory.unlink()

@@ -227,7 +227,7 @@ def test_one_bad_index_in_a_batch_fails_one_request(server):
 
 
 def test_rpcs_that_are_not_served_say_so(grpc):
-    with pytest.raises(InferenceServerException, match="CudaSharedMemoryRegister is not supported"):
+    with pytest.raises(InferenceServerException, match="CUDA shared memory is not supported by this server"):
         grpc.register_cuda_shared_memory("region", b"AAAA", 0, 8)
 
 

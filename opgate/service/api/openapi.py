@@ -67,7 +67,9 @@ _LOG = {
     "log_format": {"enum": ["default", "ISO8601"]},
 }
 _BYTES = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
-_REGION = {"key": _TEXT, "byte_size": {**_BYTES, "minimum": 1}}
+_REGION_BYTES = {**_BYTES, "minimum": 1}
+_REGION = {"key": _TEXT, "byte_size": _REGION_BYTES}
+_CUDA_REGION = {"device_id": _SIZE, "byte_size": _REGION_BYTES}
 _SCHEMAS = {
     "Error": _object({"error": _TEXT}),
     "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}),
@@ -113,8 +115,10 @@ _SCHEMAS = {
     "TraceSettingsRequest": _changes(_TRACE),
     "LogSettings": _object({**_LOG, "log_file": _TEXT}),
     "LogSettingsRequest": _changes(_LOG),
-    "Regions": _list(_object({"name": _TEXT, **_REGION, "offset": _BYTES})),
-    "Region": _object(_REGION, offset=_BYTES),
+    "SystemRegions": _list(_object({"name": _TEXT, **_REGION, "offset": _BYTES})),
+    "SystemRegion": _object(_REGION, offset=_BYTES),
+    "CudaRegions": _list(_object({"name": _TEXT, **_CUDA_REGION})),
+    "CudaRegion": _object({"raw_handle": _object({"b64": {**_TEXT, "contentEncoding": "base64"}}), **_CUDA_REGION}),
     "Answer": _object({"model_name": _TEXT, "model_version": _TEXT, "outputs": _list(_OUTPUT)}, id=_TEXT),
     "ConsoleRequests": _object({"requests": _list({"type": "object"}), "slowest": _list({"type": "object"})}),
     "ConsoleOps": _object({"ops": _list(_object({"name": _TEXT, "domain": _TEXT, "signature": _TEXT}))}),

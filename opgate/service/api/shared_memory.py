@@ -1,7 +1,8 @@
-"""The routes and the RPCs of Triton's shared memory extensions. Only system shared memory can be registered."""
+"""The routes and the RPCs of Triton's shared memory extensions: of system shared memory, and of CUDA's."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from opgate.service.api.routes import Route
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway
-from opgate.service.shared_memory import Regions
+from opgate.service.shared_memory import CudaRegion, Regions, SystemRegion
 from opgate.service.wire.json_tensors import parse_object
 
 _GROUP = "shared-memory"
@@ -34,21 +35,27 @@ class _Routes:
             raise ServingError(Kind.UNSUPPORTED, "shared memory is turned off on this server")
         return regions
 
-    async def status(self, request: Request) -> Response:
-        """Answers with the registered regions, or with one of them."""
+    async def system_status(self, request: Request) -> Response:
+        """Answers with the registered regions of system shared memory, or with one of them."""
         return answer(
             [
                 {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
-                for region in self._regions().status(_name(request))
+                for region in self._regions().status(_name(request), SystemRegion)
             ]
         )
 
-    async def register(self, request: Request) -> Response:
-        """Registers a region."""
-        self._regions()
-        refuse_pages(self._gateway, request, _GROUP)
-        body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
-        message = parse_object(bytes(body.unpacked()))
+    async def cuda_status(self, request: Request) -> Response:
+        """Answers with the registered regions of CUDA shared memory, or with one of them."""
+        return answer(
+            [
+                {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+                for region in self._regions().status(_name(request), CudaRegion)
+            ]
+        )
+
+    async def register_system(self, request: Request) -> Response:
+        """Registers a region of system shared memory."""
+        message = await self._body(request)
         key = message.get("key")
         if not isinstance(key, str):
             raise invalid(f"key: expected the name of shared memory, got {_kind(key)}")
@@ -56,37 +63,38 @@ class _Routes:
         await self._gateway.all_processes.run("register", _name(request), key, *numbers)
         return Response(status_code=200)
 
-    async def unregister(self, request: Request) -> Response:
-        """Unregisters a region, or all of them."""
+    async def register_cuda(self, request: Request) -> Response:
+        """Registers a region of CUDA shared memory."""
+        message = await self._body(request)
+        numbers = _number(message, "device_id", None, "the number of a GPU"), _number(message, "byte_size", None)
+        await self._gateway.all_processes.run("register_cuda", _name(request), _handle(message), *numbers)
+        return Response(status_code=200)
+
+    async def unregister_system(self, request: Request) -> Response:
+        """Unregisters a region of system shared memory, or all of them."""
+        await self._unregister(request, "unregister")
+        return Response(status_code=200)
+
+    async def unregister_cuda(self, request: Request) -> Response:
+        """Unregisters a region of CUDA shared memory, or all of them."""
+        await self._unregister(request, "unregister_cuda")
+        return Response(status_code=200)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        self._regions()
+        refuse_pages(self._gateway, request, _GROUP)
+        body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
+        return parse_object(bytes(body.unpacked()))
+
+    async def _unregister(self, request: Request, operation: str) -> None:
         self._regions()
         refuse_pages(self._gateway, request, _GROUP)
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
-        await self._gateway.all_processes.run("unregister", _name(request))
-        return Response(status_code=200)
-
-    async def cuda_status(self, request: Request) -> Response:
-        """Answers that no region of CUDA is registered."""
-        self._regions()
-        if name := _name(request):
-            raise _no_cuda_region(name)
-        return answer([])
-
-    async def register_cuda(self, request: Request) -> Response:
-        """Answers that regions of CUDA can't be registered."""
-        raise ServingError(Kind.UNSUPPORTED, "CUDA shared memory is not supported by this server")
-
-    async def unregister_cuda(self, request: Request) -> Response:
-        """Does nothing, because no region of CUDA is registered. Clients do this at their start."""
-        self._regions()
-        await read_body(self._gateway, request, _MAX_BODY_BYTES)
-        return Response(status_code=200)
+        await self._gateway.all_processes.run(operation, _name(request))
 
 
 class SharedMemoryCalls:
-    """The RPCs, by their names. Each returns the response to a message, or raises ServingError.
-
-    CudaSharedMemoryRegister is missing, so that it is not supported.
-    """
+    """The RPCs, by their names. Each returns the response to a message, or raises ServingError."""
 
     def __init__(self, all_processes: AllProcesses, regions: Regions) -> None:
         self._all_processes = all_processes
@@ -95,7 +103,7 @@ class SharedMemoryCalls:
     def SystemSharedMemoryStatus(self, asked: Any) -> Any:
         """Returns the registered regions, or one of them."""
         response = service_pb2.SystemSharedMemoryStatusResponse()
-        for region in self._regions.status(asked.name):
+        for region in self._regions.status(asked.name, SystemRegion):
             status = response.regions[region.name]
             status.name, status.key = region.name, region.key
             status.offset, status.byte_size = region.offset, region.byte_size
@@ -112,13 +120,22 @@ class SharedMemoryCalls:
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
     def CudaSharedMemoryStatus(self, asked: Any) -> Any:
-        """Returns that no region of CUDA is registered."""
-        if asked.name:
-            raise _no_cuda_region(asked.name)
-        return service_pb2.CudaSharedMemoryStatusResponse()
+        """Returns the registered regions, or one of them."""
+        response = service_pb2.CudaSharedMemoryStatusResponse()
+        for region in self._regions.status(asked.name, CudaRegion):
+            status = response.regions[region.name]
+            status.name, status.device_id, status.byte_size = region.name, region.device_id, region.byte_size
+        return response
 
-    def CudaSharedMemoryUnregister(self, asked: Any) -> Any:
-        """Does nothing, because no region of CUDA is registered. Clients do this at their start."""
+    async def CudaSharedMemoryRegister(self, asked: Any) -> Any:
+        """Registers a region."""
+        place = asked.raw_handle, asked.device_id, asked.byte_size
+        await self._all_processes.run("register_cuda", asked.name, *place)
+        return service_pb2.CudaSharedMemoryRegisterResponse()
+
+    async def CudaSharedMemoryUnregister(self, asked: Any) -> Any:
+        """Unregisters a region, or all of them."""
+        await self._all_processes.run("unregister_cuda", asked.name)
         return service_pb2.CudaSharedMemoryUnregisterResponse()
 
 
@@ -127,19 +144,15 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     endpoints = _Routes(gateway)
     for prefix, which in (("", "all regions"), ("/region/{region}", "a region")):
         for kind, status, register, unregister in (
-            ("system", endpoints.status, endpoints.register, endpoints.unregister),
+            ("system", endpoints.system_status, endpoints.register_system, endpoints.unregister_system),
             ("cuda", endpoints.cuda_status, endpoints.register_cuda, endpoints.unregister_cuda),
         ):
             path, tag = f"/v2/{kind}sharedmemory{prefix}", f"shared memory, {kind}"
-            # Regions of CUDA can't be registered, and a region needs a name.
-            described = call("Register a region", tag, request="Region") if prefix and kind == "system" else None
-            yield Route("GET", f"{path}/status", status, _GROUP, call(f"State of {which}", tag, "Regions"))
+            region = f"{kind.capitalize()}Region"
+            described = call("Register a region", tag, request=region) if prefix else None  # a region needs a name
+            yield Route("GET", f"{path}/status", status, _GROUP, call(f"State of {which}", tag, f"{region}s"))
             yield Route("POST", f"{path}/register", register, _GROUP, described)
             yield Route("POST", f"{path}/unregister", unregister, _GROUP, call(f"Unregister {which}", tag))
-
-
-def _no_cuda_region(name: str) -> ServingError:
-    return ServingError(Kind.NOT_FOUND, f"there is no CUDA shared memory region '{name[:256]}'")
 
 
 def _name(request: Request) -> str:
@@ -147,11 +160,20 @@ def _name(request: Request) -> str:
     return name
 
 
-def _number(message: dict[str, Any], key: str, default: int | None) -> int:
+def _number(message: dict[str, Any], key: str, default: int | None, what: str = "a number of bytes") -> int:
     value = message.get(key, default)
     if type(value) is not int:
-        raise invalid(f"{key}: expected a number of bytes, got {_kind(value)}")
+        raise invalid(f"{key}: expected {what}, got {_kind(value)}")
     return value
+
+
+def _handle(message: dict[str, Any]) -> bytes:
+    handle = message.get("raw_handle")
+    text = handle.get("b64") if isinstance(handle, dict) else None
+    try:
+        return base64.b64decode(text, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise invalid('raw_handle: expected {"b64": "..."} with the handle in base64') from None
 
 
 def _kind(value: Any) -> str:

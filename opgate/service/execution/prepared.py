@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import mmap
 import os
 import pickle
 import re
@@ -40,8 +39,8 @@ MODEL, WEIGHTS, ABOUT = "model.onnx", "weights.bin", "about.json"
 _FORMAT = 1
 # Files of fewer bytes are not worth it.
 _LEAST = 1 << 20
-# Bytes of a file that are summed up at once. Other threads may run meanwhile.
-_PIECE = 1 << 26
+# Bytes of a file that are summed up at once.
+_PIECE = 1 << 20
 # Files that wait to be prepared, and files of a model whose state is looked at.
 _MOST_WAITING, _MOST_FILES = 4096, 10_000
 # Seconds after which a file is tried again that could not be prepared: what failed may have been the disk.
@@ -337,14 +336,14 @@ def _sums(folder: Path) -> dict[str, list[Any]]:
     """Returns the sizes and the checksums of the files of a prepared model. They tell whether a file was damaged, and
     protect from nobody: only this user can write the folder."""
     found: dict[str, list[Any]] = {}
+    piece = memoryview(bytearray(_PIECE))  # a mapped file would count as the memory of the models
     for name in (MODEL, WEIGHTS):
         total = xxhash.xxh3_128()
-        size = (folder / name).stat().st_size
-        if size:
-            with (folder / name).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for begin in range(0, size, _PIECE):
-                    with memoryview(data) as view, view[begin : begin + _PIECE] as piece:
-                        total.update(piece)
+        size = 0
+        with (folder / name).open("rb", buffering=0) as file:
+            while count := file.readinto(piece):
+                total.update(piece[:count])
+                size += count
         found[name] = [size, total.hexdigest()]
     return found
 

@@ -127,8 +127,8 @@ class Orders:
         failed = sum(outcome.error is not None for outcome in outcomes)
         if not failed and outcomes and not order.decided:
             self._state.note(order.operation, order.arguments, outcomes[0].value)
-        elif order.operation == "register" and failed < len(outcomes):  # no process may know it alone
-            self.run(order.asker, 0, "unregister", order.arguments[:1])
+        elif order.operation in ("register", "register_cuda") and failed < len(outcomes):
+            self.run(order.asker, 0, f"un{order.operation}", order.arguments[:1])  # no process may know it alone
         self._remove_files()
         self._answer(order, outcomes)
 

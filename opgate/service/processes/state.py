@@ -36,11 +36,11 @@ class State:
             case "unload":
                 for name in value:
                     self._put(("model", name), operation, (name, False))
-            case "register":
+            case "register" | "register_cuda":
                 self._put(("region", arguments[0]), operation, arguments)
-            case "unregister":
-                for key in list(self._latest):
-                    if key[0] == "region" and arguments[0] in ("", key[1]):
+            case "unregister" | "unregister_cuda":
+                for key, (registered, _) in list(self._latest.items()):
+                    if f"un{registered}" == operation and arguments[0] in ("", key[1]):
                         del self._latest[key]
             case "trace" | "log":
                 *model, changes = arguments
