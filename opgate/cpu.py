@@ -1,32 +1,62 @@
-"""This machine's processor: how many cores a process may use, and which of the levels of x86-64 it has."""
+"""This machine's processor: how many cores a process may use, and for which levels of its architecture CPU kernels are
+compiled."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 _V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
-#: What each level needs, as Linux names it, the lowest level first: System V ABI for AMD64, table 3.1.
-LEVELS = {"v3": _V3, "v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 
 
-def missing(level: str) -> frozenset[str]:
+class Level(NamedTuple):
+    """A level above the baseline of an architecture: the compiler's flag for it, and what Linux calls the features that
+    it needs."""
+
+    flag: str
+    features: frozenset[str]
+
+
+#: The levels of each architecture, as `platform.machine` names it, the lowest first. Those of x86-64 are in System V ABI
+#: for AMD64, table 3.1. Of ARM's, -march=armv8.2-a has the first two features.
+LEVELS: Mapping[str, Mapping[str, Level]] = {
+    "x86_64": {
+        "v3": Level("-march=x86-64-v3", _V3),
+        "v4": Level("-march=x86-64-v4", _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    },
+    "aarch64": {
+        "v8_2": Level(
+            "-march=armv8.2-a+fp16+dotprod", frozenset({"atomics", "asimdrdm", "fphp", "asimdhp", "asimddp"})
+        ),
+    },
+}
+_BASELINE = {"x86_64": "-march=x86-64-v2", "aarch64": "-march=armv8-a"}
+
+
+def levels() -> Mapping[str, Level]:
+    """Returns the levels of this machine's architecture, the lowest first."""
+    return LEVELS.get(platform.machine(), {})
+
+
+def missing(level: Level) -> frozenset[str]:
     """Returns what the processor lacks of a level. It is empty where the system doesn't say what the processor has."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
         return frozenset()
-    has = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
-    return LEVELS[level] - set(has[1].split()) if has else frozenset()
+    has = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.MULTILINE)
+    return level.features - set(has[1].split()) if has else frozenset()
 
 
-def native_flags(machine: str) -> str:
-    """Returns the compiler's flags for this machine's processor: for its level on x86-64, else -mcpu=native."""
-    if machine != "x86_64":
-        return "-mcpu=native"
-    return f"-march=x86-64-{next((level for level in reversed(LEVELS) if not missing(level)), 'v2')}"
+def native_flags() -> str:
+    """Returns the compiler's flags for this machine's processor: for the highest level that it has."""
+    found = [level.flag for level in levels().values() if not missing(level)]
+    return found[-1] if found else _BASELINE.get(platform.machine(), "-mcpu=native")
 
 
 def usable_cores() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opgate import folders
+from opgate import cpu, folders
 from opgate.folders import locked
 from opgate.ops_build.building.manifest import MANIFEST, compiler_of, listed_libraries, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
@@ -267,7 +267,7 @@ def _configure(
         "OPGATE_DOMAIN": options.domain,
         "OPGATE_LIBRARY_PREFIX": options.prefix,
         "OPGATE_ARCH_FLAGS": flags,
-        "OPGATE_CPU_LEVELS": ";".join(levels),
+        "OPGATE_CPU_LEVELS": ";".join(f"{level}:{cpu.levels()[level].flag}" for level in levels),
         "OPGATE_SANITIZE": options.sanitize,
         "OPGATE_BATCH": str(options.batch),
         "OPGATE_STRICT": "ON" if options.strict else "OFF",

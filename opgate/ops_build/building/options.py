@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,8 @@ SOURCE = Path(__file__).resolve().parents[1]
 ROOMS = ("signature", "op_call", "kernel_toolkit", "points", "norms", "reductions", "detection", "images", "audio")
 #: The folder that opgate's own ops are built into.
 DEFAULT_OUTPUT = folders.builds() / "ops"
-#: The levels of x86-64 for which the CPU kernels are compiled, besides for every processor. ARM has none.
-CPU_LEVELS: tuple[str, ...] = ("v3", "v4") if platform.machine() == "x86_64" else ()
+#: The levels of this machine's architecture for which the CPU kernels are compiled, besides for every processor.
+CPU_LEVELS: tuple[str, ...] = tuple(cpu.levels())
 #: The engines that have an adapter, in the order of reports.
 ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt", "tensorflow", "litert")
 
@@ -65,9 +64,9 @@ class BuildOptions:
         """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more. A
         Debug or sanitized build has one instruction set, that of most processors."""
         if self.arch or not self.cpu_levels:
-            return cpu.native_flags(platform.machine()) if self.arch == "native" else self.arch, ()
+            return cpu.native_flags() if self.arch == "native" else self.arch, ()
         if self.sanitize or self.build_type == "Debug":
-            return f"-march=x86-64-{self.cpu_levels[0]}", ()
+            return cpu.levels()[self.cpu_levels[0]].flag, ()
         return "", self.cpu_levels
 
     def target(self, name: str = "onnxruntime") -> Path:

@@ -5,8 +5,10 @@
 
 #include "signature/dtype.h"
 
-#ifdef __F16C__
+#if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace opgate {
@@ -28,6 +30,10 @@ inline void widen(const f16* from, float* to, std::int64_t count) {
   for (; i + 8 <= count; i += 8) {
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   }
+#elif defined(__aarch64__)
+  for (; i + 4 <= count; i += 4) {
+    vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from[i].bits))));
+  }
 #endif
   for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
@@ -44,6 +50,10 @@ inline void narrow(const float* from, f16* to, std::int64_t count) {
   for (; i + 8 <= count; i += 8) {
     const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+#elif defined(__aarch64__)
+  for (; i + 4 <= count; i += 4) {
+    vst1_u16(&to[i].bits, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
   }
 #endif
   for (; i < count; ++i) to[i] = static_cast<f16>(from[i]);

@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #elif defined(__SSE__)
 #include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "distance.h"
@@ -49,6 +51,12 @@ inline unsigned not_greater(const float* values, const float* most) {
   for (int i = 0; i < kLanes; i += 4) {
     const __m128 less = _mm_cmple_ps(_mm_loadu_ps(values + i), _mm_loadu_ps(most + i));
     bits |= static_cast<unsigned>(_mm_movemask_ps(less)) << i;
+  }
+#elif defined(__aarch64__)
+  constexpr uint32x4_t kBits = {1, 2, 4, 8};
+  for (int i = 0; i < kLanes; i += 4) {
+    const uint32x4_t less = vcleq_f32(vld1q_f32(values + i), vld1q_f32(most + i));
+    bits |= vaddvq_u32(vandq_u32(less, kBits)) << i;
   }
 #else
   for (int i = 0; i < kLanes; ++i) bits |= static_cast<unsigned>(values[i] <= most[i]) << i;

@@ -35,6 +35,12 @@ constexpr std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
+#ifdef __aarch64__
+using CompilersHalf = __fp16;  // GCC before 13 has no _Float16 in C++ for ARM
+#else
+using CompilersHalf = _Float16;
+#endif
+
 /// IEEE 754 binary16. Arithmetic is done in float.
 struct f16 {
   std::uint16_t bits;
@@ -44,14 +50,14 @@ struct f16 {
 #ifdef __CUDA_ARCH__
     bits = __half_as_ushort(__float2half_rn(value));
 #else
-    bits = std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+    bits = std::bit_cast<std::uint16_t>(static_cast<CompilersHalf>(value));
 #endif
   }
   OPGATE_HOST_DEVICE explicit operator float() const {
 #ifdef __CUDA_ARCH__
     return __half2float(__ushort_as_half(bits));
 #else
-    return static_cast<float>(std::bit_cast<_Float16>(bits));
+    return static_cast<float>(std::bit_cast<CompilersHalf>(bits));
 #endif
   }
 };

@@ -176,8 +176,8 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
 def check_processor(path: Path, flags: str) -> None:
     """Raises ConfigError if a library was compiled for a later processor: its first call would end the process."""
     for flag in flags.split():
-        level = flag.removeprefix("-march=x86-64-")
-        if level in cpu.LEVELS and (lacks := cpu.missing(level)):
+        level = next((level for level in cpu.levels().values() if level.flag == flag), None)
+        if level is not None and (lacks := cpu.missing(level)):
             raise ConfigError(
                 f"op library {path} was compiled with {flag}, and this processor lacks {', '.join(sorted(lacks))}: "
                 "build it without --arch, and it runs on every processor"

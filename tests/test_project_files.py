@@ -1,0 +1,82 @@
+"""The files for those who contribute: workflows, forms, hooks, the development container."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests import PROJECT
+
+WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (PROJECT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", WORKFLOWS),
+        ("custom.github-workflows-require-timeout", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [PROJECT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+    ],
+)
+def test_what_github_reads_is_as_it_wants_it(schema, files):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert files and done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_trust_no_name_that_may_move(workflow):
+    """An action is named by the hash of its commit. Nothing may write unless a job says so."""
+    content = yaml.safe_load(workflow.read_text())
+    assert content["permissions"] == {"contents": "read"}
+    used = re.findall(r"uses: (\S+)(.*)", workflow.read_text())
+    assert used
+    for action, comment in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) and re.fullmatch(r" # v\d+(\.\d+)*", comment), action
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_the_commands_of_the_project(workflow):
+    """What isn't a system's own command is a target of the Makefile or a script that is there."""
+    targets = set(re.findall(r"^([\w-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    lines = [
+        step["run"]
+        for job in yaml.safe_load(workflow.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    for words in (shlex.split(line) for text in lines for line in text.splitlines()):
+        if words[0] == "make":
+            assert words[1] in targets, words
+        elif "/" in words[0]:
+            assert (PROJECT / words[0]).is_file(), words
+
+
+def test_hooks_are_the_tools_of_the_environment():
+    (local,) = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
+    tools = {hook["id"]: hook["entry"].split()[0] for hook in local["hooks"]}
+    assert tools == {
+        "ruff-format": ".venv/bin/ruff",
+        "ruff": ".venv/bin/ruff",
+        "clang-format": ".venv/bin/clang-format",
+        "mypy": ".venv/bin/mypy",
+    }
+    for hook in local["hooks"]:
+        assert hook["language"] == "system"
+
+
+def test_the_development_container_makes_what_the_readme_makes():
+    container = json.loads((PROJECT / ".devcontainer" / "devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make build"
+    debian = "debian:12"
+    assert container["image"] == debian
+    jobs = [job for path in WORKFLOWS for job in yaml.safe_load(path.read_text())["jobs"].values()]
+    assert {job["container"] for job in jobs if "container" in job} == {debian}
