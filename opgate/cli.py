@@ -16,6 +16,7 @@ COMMANDS = {
     "new": "commands.ops",
     "adopt": "commands.ops",
     "package": "commands.ops",
+    "diff": "commands.ops",
     "decompose": "commands.ops",
     "tensorrt": "commands.ops",
     "trust": "commands.ops",

@@ -323,6 +323,29 @@ def package(
         raise _fail(error) from None
 
 
+def diff(
+    old: Annotated[Path, typer.Argument(exists=True, help="The old version: a wheel, or a folder of opgate build.")],
+    new: Annotated[Path, typer.Argument(exists=True, help="The new version.")],
+) -> None:
+    """Say what a new version of op libraries breaks for models and callers of the old one. Exit with 1 if it does.
+
+    It compares what the manifests state, and loads none of the libraries.
+    """
+    from opgate.ops_build.building.options import BuildOptions
+    from opgate.ops_build.packaging.compare import compare
+
+    try:
+        changes = compare(old, new, BuildOptions().library())
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
+    for change in sorted(changes, key=lambda change: not change.breaks):
+        typer.echo(f"{'breaks' if change.breaks else 'adds  '}  {change.text}")
+    breaks = sum(change.breaks for change in changes)
+    typer.echo(f"{breaks} changes break models or callers, {len(changes) - breaks} don't")
+    if breaks:
+        raise typer.Exit(1)
+
+
 def decompose(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
     output: Annotated[
