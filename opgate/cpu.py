@@ -22,8 +22,8 @@ class Level(NamedTuple):
     features: frozenset[str]
 
 
-#: The levels of each architecture, as `platform.machine` names it, the lowest first. Those of x86-64 are in table 3.1 of
-#: the System V ABI for AMD64. Of ARM's features, -march=armv8.2-a has the first two.
+#: The levels of each architecture, as `platform.machine` names it, the lowest first. Those of x86-64 are in table 3.1
+#: of the System V ABI for AMD64. Of ARM's features, -march=armv8.2-a has the first two.
 LEVELS: Mapping[str, Mapping[str, Level]] = {
     "x86_64": {
         "v3": Level("-march=x86-64-v3", _V3),

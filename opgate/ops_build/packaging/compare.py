@@ -97,9 +97,7 @@ def _of_op(name: str, old: _Stated, new: _Stated, parser: Path) -> Iterator[Chan
             yield Change(change.breaks, f"{name}: {change.text}")
 
 
-def _of_tensors(
-    kind: str, old: Sequence[Input] | Sequence[Output], new: Sequence[Input] | Sequence[Output]
-) -> Iterator[Change]:
+def _of_tensors(kind: str, old: Sequence[Input | Output], new: Sequence[Input | Output]) -> Iterator[Change]:
     for tensor in old[len(new) :]:
         yield Change(True, f"{kind} '{tensor.name}' is gone")
     for tensor in new[len(old) :]:
