@@ -17,6 +17,7 @@ COMMANDS = {
     "adopt": "commands.ops",
     "package": "commands.ops",
     "diff": "commands.ops",
+    "sign": "commands.ops",
     "decompose": "commands.ops",
     "tensorrt": "commands.ops",
     "trust": "commands.ops",

@@ -303,11 +303,18 @@ def adopt(
     )
 
 
+SigningKey = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="Sign the manifest with this private key of Ed25519, in PEM."),
+]
+
+
 def package(
     folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder with your ops, built.")],
     version: Annotated[str, typer.Option(help="Version of the wheel.")] = "0.1.0",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the wheel to.")] = Path("dist"),
     domain: Domain = None,
+    key: SigningKey = None,
 ) -> None:
     """Make a wheel of your ops, to give them away: libraries, manifest, Python functions, references and pages.
 
@@ -316,10 +323,30 @@ def package(
     """
     from opgate.ops_build.building.options import BuildError
     from opgate.ops_build.packaging.package import package as make_wheel
+    from opgate.signed_manifests import SigningError
 
     try:
-        typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output)}")
-    except (BuildError, OSError) as error:
+        typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output, key)}")
+    except (BuildError, SigningError, OSError, ImportError) as error:
+        raise _fail(error) from None
+
+
+def sign(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder with manifest.json.")],
+    key: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Private key of Ed25519, in PEM.")],
+) -> None:
+    """Sign the manifest of a folder of op libraries, and so the libraries that it lists.
+
+    openssl genpkey -algorithm ed25519 -out key.pem makes a key, openssl pkey -in key.pem -pubout its public half. A
+    gateway with --trusted-signers takes only libraries that one of its keys has signed.
+    """
+    from opgate.signed_manifests import MANIFEST, SIGNATURE, SigningError
+    from opgate.signed_manifests import sign as signature_of
+
+    try:
+        (folder / SIGNATURE).write_bytes(signature_of((folder / MANIFEST).read_bytes(), key))
+        typer.echo(f"wrote {folder / SIGNATURE}")
+    except (SigningError, OSError, ImportError) as error:
         raise _fail(error) from None
 
 

@@ -62,7 +62,7 @@ def _findings(settings: Settings, seconds: float, *, quiet: bool) -> Iterator[Fi
 
     yield from check_environment()
     _say("the op libraries", quiet)
-    yield from check_trusted(settings.trusted_directories(), settings.build_ops, seconds)
+    yield from check_trusted(settings, seconds)
     stored = [one for one in settings.repositories() if "://" in one]
     for address in stored:
         _say(f"{address} is in an object store: copy it to a folder to have it looked at", quiet)

@@ -9,16 +9,27 @@ from typing import Any
 from opgate.doctor.findings import Finding, mend_of
 from opgate.doctor.probe import run
 from opgate.service.repository.config import ConfigError
-from opgate.service.repository.op_libraries import MANIFEST, check_processor, entries, sha256, trusted_library
+from opgate.service.repository.op_libraries import (
+    check_processor,
+    entries,
+    refused_folders,
+    sha256,
+    trusted_folders,
+    trusted_library,
+)
+from opgate.service.settings import Settings
+from opgate.signed_manifests import MANIFEST
 
 
-def check_trusted(folders: Sequence[Path], default: Path, seconds: float) -> Iterator[Finding]:
-    """Tries every library that the manifests of the trusted folders list. `default` is the build's own folder, which
-    needn't be there."""
+def check_trusted(settings: Settings, seconds: float) -> Iterator[Finding]:
+    """Tries every library that the manifests of the trusted folders list. The build's own folder needn't be there."""
+    for folder, reason in refused_folders(settings).items():
+        remedy = "get the package again from who signs it, or run `opgate sign` on what you built"
+        yield Finding(f"folder {folder}", reason, remedy)
     domains: dict[tuple[str, str, str], Path] = {}
-    for folder in folders:
+    for folder in trusted_folders(settings):
         if not (folder / MANIFEST).is_file():
-            if folder != default:
+            if folder != settings.build_ops:
                 yield Finding(
                     f"folder {folder}",
                     f"OPGATE_OPS_PATH names it, and it has no {MANIFEST}",

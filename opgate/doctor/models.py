@@ -13,6 +13,7 @@ from opgate.doctor.probe import run
 from opgate.service.core.errors import ServingError
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.loader import cores_of, load_config
+from opgate.service.repository.op_libraries import trusted_folders
 from opgate.service.repository.paths import model_names, version_numbers
 from opgate.service.repository.repositories import check_repository
 from opgate.service.settings import Settings
@@ -66,7 +67,7 @@ def check_model(repository: Path, name: str, settings: Settings, seconds: float)
         yield Finding(where, error.message, "mend config.pbtxt: docs/gateway.md lists what it may say")
         return
     yield from _threads(config, settings, where)
-    trusted = settings.trusted_directories()
+    trusted = trusted_folders(settings)
     for library in config.model_operations.op_library_filename:
         for path in (folder / library, *sorted(folder.glob(f"*/{library}"))):
             if path.is_file() and path.parent not in trusted:

@@ -127,11 +127,11 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
     from google.protobuf.message import DecodeError
 
     from opgate.ops_build.onnx.nodes import OF_ONNX_RUNTIME, nodes_of
-    from opgate.service.repository.op_libraries import entries
+    from opgate.service.repository.op_libraries import entries, trusted_folders
 
     trusted = {
         (entry.get("domain"), op.get("name"))
-        for entry in entries(gateway.settings.trusted_directories())
+        for entry in entries(trusted_folders(gateway.settings))
         for op in entry.get("ops", [])
     }
     found: set[str] = set()

@@ -135,6 +135,10 @@ class Settings(BaseSettings):
 
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
+    trusted_signers: Annotated[
+        Path | None,
+        Flag("A folder of public keys, *.pem. Then manifests on OPGATE_OPS_PATH must be signed with one of them."),
+    ] = None
     build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
     # The console shows requests without what they hold, unless `console_bodies` is set.
     console: Annotated[bool, Flag("Serve the console, a page for the browser, at /.", "--console/--no-console")] = True
@@ -354,13 +358,17 @@ class Settings(BaseSettings):
         """Returns the names of the models to load at the start in the mode "explicit"."""
         return [part.strip() for part in self.load_model.split(",") if part.strip()]
 
-    def trusted_directories(self) -> list[Path]:
-        """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""
+    def named_directories(self) -> list[Path]:
+        """Returns the folders of op libraries that the operator has named."""
         import os
 
-        named = [Path(part) for part in self.ops_path.split(os.pathsep) if part]
+        return [Path(part) for part in self.ops_path.split(os.pathsep) if part]
+
+    def trusted_directories(self) -> list[Path]:
+        """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for: those
+        that the operator has named, and then opgate's own. See `op_libraries.trusted_folders`."""
         shipped = [folders.SHIPPED_OPS] if folders.SHIPPED_OPS.is_dir() else []
-        return [*named, self.build_ops, *shipped]
+        return [*self.named_directories(), self.build_ops, *shipped]
 
 
 def smallest(settings: Settings, *names: str) -> tuple[int, str]:

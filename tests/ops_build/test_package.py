@@ -143,3 +143,91 @@ def test_what_is_not_built_is_refused(options, library, tmp_path):
     finally:
         os.utime(header, (1, 1))
     assert not list(tmp_path.glob("*.whl"))
+
+
+def key_pair(folder, name):
+    """Makes a pair of keys with the command that the help names. Returns the file with the private one."""
+    private = folder / f"{name}.key"
+    (folder / "signers").mkdir(exist_ok=True)
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(private)], check=True)
+    public = ["openssl", "pkey", "-in", str(private), "-pubout", "-out", str(folder / "signers" / f"{name}.pem")]
+    subprocess.run(public, check=True)
+    return private
+
+
+@pytest.fixture
+def signed(options, tmp_path):
+    """The folder of libraries out of a signed wheel, with a model that uses one; tmp_path/signers has the public key."""
+    wheel = package(options, "1.2", tmp_path / "dist", key_pair(tmp_path, "we"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "models" / "scaled" / "1").mkdir(parents=True)
+    onnx.save(model(), tmp_path / "models" / "scaled" / "1" / "model.onnx")
+    return tmp_path / "site" / "their_ops" / "lib"
+
+
+def diagnosed(folder, tmp_path):
+    """Returns what `opgate doctor` says, which loads what the gateway would load."""
+    variables = {"OPGATE_OPS_PATH": str(folder), "OPGATE_TRUSTED_SIGNERS": str(tmp_path / "signers")}
+    return run(tmp_path, ["-m", "opgate", "doctor", str(tmp_path / "models")], **variables).stdout
+
+
+def test_a_signed_library_is_served(signed, tmp_path):
+    assert diagnosed(signed, tmp_path).endswith("0 errors, 0 warnings\n")
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_flipped_bit_in_the_manifest(signed, tmp_path):
+    text = (signed / "manifest.json").read_text()
+    (signed / "manifest.json").write_text(text.replace('"since_version": 1', '"since_version": 2'))
+    told = diagnosed(signed, tmp_path)
+    assert "manifest.json is not what we has signed: it or manifest.json.sig has changed" in told
+    assert "model scaled" in told  # it lacks its op
+
+
+def test_a_flipped_bit_in_the_library(signed, tmp_path):
+    flip(signed / "libtheir_ops_onnxruntime.so")
+    told = diagnosed(signed, tmp_path)
+    assert "its SHA-256 is not the one" in told and "model scaled" in told
+
+
+def test_a_flipped_bit_in_the_signature(signed, tmp_path):
+    flip(signed / "manifest.json.sig")
+    assert "manifest.json" in diagnosed(signed, tmp_path) and "model scaled" in diagnosed(signed, tmp_path)
+
+
+def test_no_signature_and_another_signer(options, signed, tmp_path):
+    (signed / "manifest.json.sig").unlink()
+    assert "manifest.json.sig is missing: expected a manifest that one of we has signed" in diagnosed(signed, tmp_path)
+    other = key_pair(tmp_path, "others")
+    (tmp_path / "signers" / "others.pem").unlink()
+    done = run(tmp_path, ["-m", "opgate", "sign", str(signed), "--key", str(other)])
+    assert done.stdout.startswith("wrote "), done.stderr
+    assert "which is that of none of we" in diagnosed(signed, tmp_path)
+    done = run(tmp_path, ["-m", "opgate", "sign", str(signed), "--key", str(tmp_path / "we.key")])
+    assert diagnosed(signed, tmp_path).endswith("0 errors, 0 warnings\n")
+
+
+def test_without_signers_nothing_must_be_signed(signed, tmp_path):
+    (signed / "manifest.json.sig").unlink()
+    done = run(tmp_path, ["-m", "opgate", "doctor", str(tmp_path / "models")], OPGATE_OPS_PATH=str(signed))
+    assert done.stdout.endswith("0 errors, 0 warnings\n")
+
+
+def test_keys_that_are_none(signed, tmp_path):
+    public = tmp_path / "signers" / "we.pem"
+    done = run(tmp_path, ["-m", "opgate", "sign", str(signed), "--key", str(public)])
+    assert done.returncode == 1 and "expected a private key in PEM without a password" in done.stderr
+    rsa = ["openssl", "genpkey", "-algorithm", "rsa", "-out", str(tmp_path / "rsa.key")]
+    subprocess.run(rsa, check=True, capture_output=True)
+    done = run(tmp_path, ["-m", "opgate", "sign", str(signed), "--key", str(tmp_path / "rsa.key")])
+    assert done.returncode == 1 and "expected a key of Ed25519, got RSAPrivateKey" in done.stderr
+    public.write_text("nonsense")
+    assert "we.pem: expected a public key in PEM" in diagnosed(signed, tmp_path)
+    public.unlink()
+    assert "expected a folder with public keys in files *.pem, found none" in diagnosed(signed, tmp_path)

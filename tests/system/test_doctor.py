@@ -17,6 +17,7 @@ from opgate.doctor.libraries import check_trusted
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.toolchain import toolchain_folder
 from opgate.service.repository.op_libraries import trust
+from opgate.service.settings import Settings
 from opgate.tried_versions import untried
 from tests import PROJECT
 from tests.conftest import thorough
@@ -125,7 +126,7 @@ def test_a_library_for_later_processors_is_not_loaded(broken, tmp_path, monkeypa
     trust(tmp_path / "libcrash.so", tmp_path)
     manifest.write_text(manifest.read_text().replace('"ops": []', '"ops": [], "flags": "-march=x86-64-v4"'))
     monkeypatch.setattr(cpu, "missing", lambda level: {"avx512f"})
-    (found,) = check_trusted([tmp_path], tmp_path, 6)
+    (found,) = check_trusted(Settings(ops_path=str(tmp_path), build_ops=tmp_path / "none"), 6)
     assert "was compiled with -march=x86-64-v4, and this processor lacks avx512f" in found.what
 
 

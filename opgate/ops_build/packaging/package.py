@@ -15,6 +15,7 @@ from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.packaging.wheel import platform_tag
 from opgate.ops_build.python_ops.op_file import FILE
+from opgate.signed_manifests import SIGNATURE, sign
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "package"
 _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -22,16 +23,19 @@ _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 _PARTS = ("README.md", FILE, "reference.py", "cases.py", "decomposition.py")
 
 
-def package(options: BuildOptions, version: str, output: Path) -> Path:
-    """Writes the wheel of ops that `opgate build` has built into the folder `output`, and returns its path.
+def package(options: BuildOptions, version: str, output: Path, key: Path | None = None) -> Path:
+    """Writes the wheel of ops that `opgate build` has built into the folder `output`, and returns its path. `key` is a
+    file with the private key that signs its manifest.
 
-    Raises BuildError if something isn't built or has changed since, and OSError.
+    Raises BuildError if something isn't built or has changed since, SigningError if the key is none, and OSError.
     """
     if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?", version):
         raise BuildError(f"expected a version such as 1.0 or 1.0rc1, got '{version}'")
     if not options.domain.isidentifier():
         raise BuildError(f"the domain '{options.domain}' is no name of a Python package: build with another --domain")
     files = dict(_files(options, version))
+    if key is not None:
+        files[f"{options.domain}/lib/{SIGNATURE}"] = sign(files[f"{options.domain}/lib/{MANIFEST}"], key)
     name, tag = options.domain, f"py3-none-{platform_tag()}"
     info = f"{name}-{version}.dist-info"
     files[f"{info}/METADATA"] = (

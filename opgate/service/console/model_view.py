@@ -20,7 +20,7 @@ from opgate.service.gateway import Gateway
 from opgate.service.repository.catalog import Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.loader import LoadedModel, model_file
-from opgate.service.repository.op_libraries import entries
+from opgate.service.repository.op_libraries import entries, trusted_folders
 from opgate.service.repository.paths import confined
 from opgate.service.wire.friendly import file_input
 from opgate.service.wire.proto_json import to_plain
@@ -94,7 +94,7 @@ def _batching(config: ModelConfig) -> str:
 
 def _libraries(gateway: Gateway, config: ModelConfig) -> list[dict[str, str]]:
     found = []
-    trusted = gateway.settings.trusted_directories()
+    trusted = trusted_folders(gateway.settings)
     for name in config.model_operations.op_library_filename:
         known: dict[str, str] = {"name": name, "sha256": "", "trusted_by": ""}
         for folder in trusted:

@@ -9,7 +9,7 @@ from opgate.ops_build.op_table import Op, loaded_table
 from opgate.service.console.model_view import ops_in_use
 from opgate.service.gateway import Gateway
 from opgate.service.repository.config import ConfigError
-from opgate.service.repository.op_libraries import entries, trusted_library
+from opgate.service.repository.op_libraries import entries, trusted_folders, trusted_library
 
 logger = logging.getLogger("opgate.console")
 
@@ -19,7 +19,7 @@ def op_list(gateway: Gateway) -> list[dict[str, Any]]:
     thread."""
     ops: dict[tuple[str, str], dict[str, Any]] = {}
     used = ops_in_use(gateway)
-    trusted = gateway.settings.trusted_directories()
+    trusted = trusted_folders(gateway.settings)
     for folder in trusted:
         try:
             listed = list(entries([folder]))
@@ -66,7 +66,7 @@ def op_list(gateway: Gateway) -> list[dict[str, Any]]:
 def _table(name: str, gateway: Gateway) -> list[Op]:
     """Returns the op table of a library, an empty one if the gateway may not load it."""
     try:
-        library = trusted_library(name, [], gateway.settings.trusted_directories())
+        library = trusted_library(name, [], trusted_folders(gateway.settings))
         return [] if library.python_ops else loaded_table(library.image)
     except (ConfigError, OSError, ValueError) as error:
         logger.warning("the ops of %s can't be read: %s", name, error)

@@ -55,7 +55,15 @@ from opgate.service.repository.config import (
 )
 from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble, with_labels
-from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
+from opgate.service.repository.op_libraries import (
+    Library,
+    counterpart,
+    explain,
+    library_of_missing_op,
+    trusted_folders,
+    trusted_library,
+    with_refusals,
+)
 from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation_from_config import read_presentation
@@ -474,9 +482,12 @@ def _open(
     If the model has an op that these lack, it gets the trusted library that has it. Returns the sessions, and the names
     of the libraries that came so. Raises ConfigError.
     """
-    trusted = settings.trusted_directories()
+    trusted = trusted_folders(settings)
     named = config.model_operations.op_library_filename
-    libraries = [trusted_library(name, places, trusted) for name in named]
+    try:
+        libraries = [trusted_library(name, places, trusted) for name in named]
+    except ConfigError as error:
+        raise with_refusals(error, settings) from None
     added: list[str] = []
     while True:
         try:
@@ -484,7 +495,8 @@ def _open(
         except ServingError as error:
             found = library_of_missing_op(error.message, libraries, trusted)
             if found is None:
-                raise ConfigError(explain(error.message, libraries, trusted)) from error
+                explained = ConfigError(explain(error.message, libraries, trusted))
+                raise with_refusals(explained, settings) from error
         libraries.append(found)
         named.append(found.path.name)
         added.append(f"op library {found.path.name}")
@@ -512,7 +524,7 @@ def _sessions(
     on_cpu = replace(_session_options(config, len(devices), settings), libraries=images)
     on_gpu = on_cpu
     if libraries and any(device is not None for device in devices):
-        on_gpu = _with_libraries_for_gpus(on_cpu, libraries, settings.trusted_directories())
+        on_gpu = _with_libraries_for_gpus(on_cpu, libraries, trusted_folders(settings))
     in_python = [library for library in libraries if library.python_ops]
     if in_python and not settings.allow_python_ops:
         raise ConfigError(

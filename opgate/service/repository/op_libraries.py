@@ -25,8 +25,8 @@ from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
 from opgate.service.settings import Settings
 from opgate.service.similar_names import Names
+from opgate.signed_manifests import MANIFEST, SIGNATURE, SigningError, check, read_signers
 
-MANIFEST = "manifest.json"
 #: What ONNX Runtime says of a file that is too new for it or is none, and what to do.
 _UNREADABLE = (
     (
@@ -77,6 +77,31 @@ def _image(name: str, data: bytes, digest: str) -> Path:
         return image
 
 
+def refused_folders(settings: Settings) -> dict[Path, str]:
+    """Returns the folders of OPGATE_OPS_PATH whose manifest none of the operator's signers has signed, and why. Without
+    signers there are none. opgate's own libraries are a part of the gateway, and need no signature."""
+    found: dict[Path, str] = {}
+    if settings.trusted_signers is not None:
+        for folder in settings.named_directories():
+            try:
+                check(folder, read_signers(settings.trusted_signers))
+            except SigningError as error:
+                found[folder] = str(error)
+    return found
+
+
+def trusted_folders(settings: Settings) -> list[Path]:
+    """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""
+    refused = refused_folders(settings)
+    return [folder for folder in settings.trusted_directories() if folder not in refused]
+
+
+def with_refusals(error: ConfigError, settings: Settings) -> ConfigError:
+    """Returns an error that also says which folders are refused."""
+    reasons = "; ".join(refused_folders(settings).values())
+    return ConfigError(f"{error.message}. Not trusted: {reasons}") if reasons else error
+
+
 def _check_not_writable_by_all(folder: Path) -> None:
     """Raises ConfigError if everybody may change what a trusted folder lists."""
     for path in (folder / MANIFEST, folder, *folder.resolve().parents):
@@ -124,7 +149,9 @@ def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 def stamp_of_libraries(directories: Iterable[Path]) -> Hashable:
     """Returns a value that differs when a library or a manifest in one of these folders has changed."""
-    paths = [path for folder in directories for path in (folder / MANIFEST, *sorted(folder.glob("*.so")))]
+    paths = [
+        path for folder in directories for path in (folder / MANIFEST, folder / SIGNATURE, *sorted(folder.glob("*.so")))
+    ]
     return tuple((str(path), stamp_of(path)) for path in paths)
 
 
