@@ -1,14 +1,19 @@
-# make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
-# make test    set up what tests need, with the engines, and run them; PART=ops|engines|gateway|protocol|models runs a part
-# make test-all  like make test, but compiles for every instruction set and CUDA architecture, writes faults into kernels and runs every case
-# make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
-# make fuzz    send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
-# make check   formatting, lint and types
-# make console  bundle the console from console/ into opgate/service/console/files (needs node and npm)
-# make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
-# make bench   the benchmarks; results go to benchmarks/results/
-# make soak    minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak.md
+# make help       print these lines
+# make serve      set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
+# make build      like make serve, without serving
+# make test       set up what tests need, with the engines, and run them; PART=ops|engines|gateway|protocol|models runs a part
+# make test-all   like make test, but compiles for every instruction set and CUDA architecture, writes faults into kernels and runs every case
+# make gpu-check  run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
+# make versions   run every case in many versions of engines; writes docs/versions.md; an hour or more
+# make fuzz       send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
+# make check      formatting, lint and types
+# make format     format Python, C++ and CUDA
+# make console    bundle the console from console/ into opgate/service/console/files (needs node and npm)
+# make models     train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
+# make bench      the benchmarks; results go to benchmarks/results/
+# make soak       minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak.md
 # make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
+# make clean      remove the virtual environment and what was built
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -37,10 +42,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 
-.PHONY: versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: help versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 # What uses ONNX Runtime without opgate sends no usage data either.
 export ORT_DISABLE_TELEMETRY ?= 1
+
+# The first target is the one of `make` alone.
+help:
+	@sed -n '/^# make /s/^# //p' Makefile
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)

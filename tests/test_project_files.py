@@ -80,3 +80,11 @@ def test_the_development_container_makes_what_the_readme_makes():
     assert container["image"] == debian
     jobs = [job for path in WORKFLOWS for job in yaml.safe_load(path.read_text())["jobs"].values()]
     assert {job["container"] for job in jobs if "container" in job} == {debian}
+
+
+def test_make_help_has_every_target():
+    told = subprocess.run(["make", "help"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)", (PROJECT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    targets = [name for name in phony if not name.startswith(".")]
+    assert sorted(re.findall(r"^make ([\w-]+) ", told, re.MULTILINE)) == sorted(targets)
+    assert all(len(line) < 180 for line in told.splitlines())
