@@ -80,6 +80,11 @@ T atomicAdd(T* address, T value) {
   return std::exchange(*address, static_cast<T>(*address + value));
 }
 
+template <typename T>
+T atomicExch(T* address, T value) {
+  return std::exchange(*address, value);
+}
+
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __expf(float x) { return std::exp(x); }

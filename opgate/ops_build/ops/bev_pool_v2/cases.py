@@ -63,7 +63,9 @@ def good(dtype: np.dtype[Any]) -> Iterator[tuple[str, dict[str, Array], dict[str
             yield f"{count} points, {order}", inputs, attributes
             yield f"{count} points, {order}, with intervals", with_intervals(inputs), attributes
     for c in (0, 1, 3, 16, 17, 31, 64, 80, 133):
-        yield f"{c} channels", *view(dtype, 60, c=c, order="shuffled")
+        inputs, attributes = view(dtype, 60, c=c, order="shuffled")
+        yield f"{c} channels", inputs, attributes
+        yield f"{c} channels with intervals", with_intervals(inputs), attributes
     for grid in ((1, 1, 1), (3, 2, 2), (0, 4, 4), (1, 50, 60)):
         inputs, attributes = view(dtype, 60 if 0 not in grid else 0, grid=grid)
         yield f"{grid} cells", inputs, attributes
@@ -71,7 +73,14 @@ def good(dtype: np.dtype[Any]) -> Iterator[tuple[str, dict[str, Array], dict[str
     yield "three pictures", *view(dtype, 300, cameras=(3, 2, 5, 3, 4), order="shuffled")
     for cameras in ((0, 2, 5, 3, 4), (1, 0, 5, 3, 4), (1, 2, 0, 3, 4), (1, 2, 5, 0, 4)):
         yield f"cameras {cameras}", *view(dtype, 0, cameras=cameras)
-    yield "many points of one cell", *view(dtype, 700, cameras=(1, 2, 20, 4, 5), c=20, grid=(1, 1, 1))
+    inputs, attributes = view(dtype, 700, cameras=(1, 2, 20, 4, 5), c=20, grid=(1, 1, 1))
+    yield "many points of one cell", inputs, attributes
+    yield "many points of one cell with an interval", with_intervals(inputs), attributes
+    inputs, attributes = view(dtype, 900, cameras=(1, 2, 30, 4, 5), grid=(1, 20, 20), order="shuffled")
+    yield "many cells that come again", with_intervals(inputs), attributes
+    inputs, attributes = view(dtype, 900, cameras=(1, 2, 30, 4, 5), grid=(1, 20, 20))
+    descending = inputs | {"ranks_bev": np.sort(inputs["ranks_bev"])[::-1].copy()}
+    yield "descending cells", with_intervals(descending), attributes
     yield "more cells than a block has", *view(dtype, 3000, cameras=(1, 1, 50, 8, 8), c=2, grid=(1, 40, 40))
     inputs, attributes = view(dtype, 40)
     inputs["depth"][...] = 1
