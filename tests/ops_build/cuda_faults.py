@@ -29,7 +29,7 @@ FAULTS = [
     Fault("the sums of another row", "top_k_labels", "ops/top_k_labels/top_k_labels.cu", "chunks.sums[row * chunks.count + i]", "chunks.sums[i]", "elements differ"),
     Fault("a tile that is overwritten while it is read", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu",
           "      __syncthreads();\n      for (int i = static_cast<int>(threadIdx.x)", "      for (int i = static_cast<int>(threadIdx.x)", "elements differ"),
-    Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
+    Fault("a lane too few", "knn_query", "points/nearest.cuh", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
     Fault("a place too many", "ball_query", "ops/ball_query/ball_query.cu", "hits & ((1u << lane) - 1)", "hits & ((2u << lane) - 1)", "elements differ"),
     Fault("the farthest point of the first warp", "farthest_point_sample", "ops/farthest_point_sample/farthest_point_sample.cu",
           "farthest_of_warp(of_warps[threadIdx.x % kWarps]).row", "of_warps[0].row", "elements differ"),
@@ -62,4 +62,22 @@ FAULTS = [
           "if (whole && static_cast<float>(rows.x[0]) < 1e30f) {", "use-after-poison"),
     Fault("another stream", "rms_norm", "norms/normalize.cuh", "launch_elements<T>(rows, moments, stream_of(context))",
           "launch_elements<T>(rows, moments, nullptr)", "default stream"),
+]  # fmt: skip
+
+#: No faults, but numbers so small that the cases reach what only large inputs need.
+SMALL = [
+    Fault("few energies", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu", "kEnergies = 1 << 22", "kEnergies = 1000"),
+    Fault("few columns", "deform_conv2d", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
+    Fault("few columns", "deform_conv2d_backward", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
+    Fault("few points", "knn_query", "points/boxes.cuh", "kTreePoints = 1 << 15, kTreeQueries = 1 << 12", "kTreePoints = 1, kTreeQueries = 1"),
+    Fault("few points", "ball_query", "points/boxes.cuh", "kTreePoints = 1 << 15, kTreeQueries = 1 << 12", "kTreePoints = 32, kTreeQueries = 1"),
+]  # fmt: skip
+
+#: Faults that show with the number of SMALL for their op.
+LARGE_FAULTS = [
+    Fault("a box that is too small", "knn_query", "points/boxes.cuh", "above = from[axis] - high(box, axis)", "above = from[axis] - low(box, axis)", "elements differ"),
+    Fault("the points of other segments", "knn_query", "ops/knn_query/knn_query.cu", "position >= range.begin && position < range.end", "position < boxes.n", "elements differ"),
+    Fault("the lowest row of the first point", "knn_query", "points/boxes.cuh", "lowest = least_of_warp(lowest);", "", "elements differ"),
+    Fault("the way back to another node", "ball_query", "points/boxes.cuh", "parent /= kWarp;", "parent = 0;", "elements differ"),
+    Fault("a row twice", "ball_query", "ops/ball_query/ball_query.cu", "boxes.rows[position] >= next &&", "", "elements differ"),
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.verification.verify import References, verify_cell
 from tests import PROJECT
 from tests.conftest import ALL, thorough
-from tests.ops_build.cuda_faults import FAULTS
+from tests.ops_build.cuda_faults import FAULTS, LARGE_FAULTS, SMALL
 from tests.ops_build.emulation import OPS, build, onnxruntime_include, tensorrt_include
 from tests.ops_build.faults import Fault
 
@@ -294,17 +294,9 @@ def failures_of(program: Path, name: str) -> list[str]:
     return failures
 
 
-#: Kernels that keep less at once than the cases have.
-SMALL = [
-    Fault("few energies", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu", "kEnergies = 1 << 22", "kEnergies = 1000"),
-    Fault("few columns", "deform_conv2d", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
-    Fault("few columns", "deform_conv2d_backward", "ops/deform_conv2d/columns.cuh", "kChunkBytes = 32 << 20", "kChunkBytes = 20000"),
-]  # fmt: skip
-
-
 @SLOW
 @pytest.mark.parametrize("small", SMALL, ids=lambda small: small.op)
-def test_more_than_is_kept_at_once(sources: Path, small: Fault) -> None:
+def test_kernels_for_large_inputs(sources: Path, small: Fault) -> None:
     with small.written_into(sources):
         assert not failures_of(build(source=sources), small.op)
 
@@ -313,5 +305,14 @@ def test_more_than_is_kept_at_once(sources: Path, small: Fault) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
     with fault.written_into(sources):
+        failures = failures_of(build(source=sources), fault.op)
+    assert any(fault.says in text for text in failures), failures[:3]
+
+
+@SLOW
+@pytest.mark.parametrize("fault", LARGE_FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_for_large_inputs_is_found(sources: Path, fault: Fault) -> None:
+    small = next(small for small in SMALL if small.op == fault.op)
+    with small.written_into(sources), fault.written_into(sources):
         failures = failures_of(build(source=sources), fault.op)
     assert any(fault.says in text for text in failures), failures[:3]

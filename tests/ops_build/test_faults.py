@@ -223,7 +223,7 @@ def test_every_op_has_a_fault(library: Path) -> None:
 
 def test_each_fault_has_its_place() -> None:
     """Sources change. A fault whose place is gone finds nothing any more."""
-    for fault in (*FAULTS, *cuda_faults.FAULTS):
+    for fault in (*FAULTS, *cuda_faults.FAULTS, *cuda_faults.SMALL, *cuda_faults.LARGE_FAULTS):
         assert (SOURCE / fault.file).read_text().count(fault.right) == 1, fault
 
 

@@ -33,18 +33,22 @@ struct Ends {
 
   /// The points of the segment of query `i`.
   __device__ Range range_of(std::int64_t i) const {
+    const std::int64_t segment = query_ends ? first_behind(query_ends, segments, i) : 0;
+    return segment < segments ? points_of(segment) : Range{0, 0};
+  }
+
+  /// The number of the first of the ends that is greater than row `i`.
+  __device__ static std::int64_t first_behind(const I* ends, std::int64_t segments, std::int64_t i) {
     std::int64_t segment = 0;
-    if (query_ends) {
-      for (std::int64_t behind = segments; segment < behind;) {  // searches the first end after i
-        const std::int64_t middle = (segment + behind) / 2;
-        if (query_ends[middle] > i) {
-          behind = middle;
-        } else {
-          segment = middle + 1;
-        }
+    for (std::int64_t behind = segments; segment < behind;) {
+      const std::int64_t middle = (segment + behind) / 2;
+      if (ends[middle] > i) {
+        behind = middle;
+      } else {
+        segment = middle + 1;
       }
     }
-    return segment < segments ? points_of(segment) : Range{0, 0};
+    return segment;
   }
 
   __device__ static std::int64_t within(std::int64_t row, std::int64_t rows) {

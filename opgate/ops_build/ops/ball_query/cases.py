@@ -116,6 +116,9 @@ def grid_cases(rng: np.random.Generator, cloud: Any) -> Iterator[Case]:
         yield case(f"many points, no greatest radius, {with_center}", dense, np.inf, **shell)
     late = np.concatenate([dense[:2100] + 9, dense])
     yield case("many points, the first ones are far", late, 1.0, nsample=3, new_xyz=dense[-420:])
+    # On a GPU the tree has a level more from 32,769 points on.
+    far = {"new_xyz": cloud(9), "new_offset": [3, 9]}
+    yield case("40,000 points, few queries", cloud(40_000), 0.06, [900, 40_000], nsample=40, **far)
     yield case("tiny", cloud(1500) * 1e-21, 1e-22, nsample=32)
     yield case("denormal squares", cloud(1500) * 1e-22, 2e-23, nsample=32)
     yield case("huge", cloud(1500) * 1e19, 1e18, nsample=32)

@@ -111,6 +111,9 @@ def tree_cases(rng: np.random.Generator) -> Iterator[Case]:
     for nsample in (8, 9, 24, 32, 33, 75):
         yield case(f"{nsample} nearest in a tree", cloud(300), [300], nsample, new_xyz=cloud(100))
     yield case("1,025 nearest of a large segment", cloud(4200), [4200], 1025, new_xyz=cloud(1))
+    # On a GPU the tree has a level more from 32,769 points on.
+    far = {"new_xyz": cloud(9), "new_offset": np.array([3, 9], np.int32)}
+    yield case("40,000 points, few queries", cloud(40_000), [900, 40_000], 40, **far)
 
 
 def dims_cases(rng: np.random.Generator) -> Iterator[Case]:

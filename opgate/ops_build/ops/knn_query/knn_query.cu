@@ -1,22 +1,15 @@
 #include "knn_query.h"
 
-#include "kernel_toolkit/elementwise.cuh"
-#include "points/distance.h"
-#include "points/segments.cuh"
+#include "points/boxes.cuh"
 
 namespace opgate::ops::knn_query {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
-constexpr unsigned kWholeWarp = 0xffffffffu;
-
 /// The number of points that a block has in shared memory.
 constexpr int kTile = 512;
 
-template <typename T>
-constexpr Neighbour<T> kNone = ~Neighbour<T>{0};
+__device__ float root(float x) { return __fsqrt_rn(x); }
+__device__ double root(double x) { return __dsqrt_rn(x); }
 
 template <typename T, typename I>
 struct Query {
@@ -24,52 +17,25 @@ struct Query {
   std::int64_t m, d, nsample;
   std::int32_t fill;
   const T *xyz, *queries;
+  bool queries_are_points;
   std::int32_t* idx;
   T* dist;
-};
 
-__device__ std::uint64_t from_lane(std::uint64_t value, int lane) { return __shfl_sync(kWholeWarp, value, lane); }
-__device__ std::uint64_t from_lane_before(std::uint64_t value) { return __shfl_up_sync(kWholeWarp, value, 1); }
+  /// The list of the neighbours that come after the first `found`. A point whose distance isn't finite never counts:
+  /// infinity is not less than the limit, nor is NaN.
+  __device__ Least<Neighbour<T>> list(std::int64_t found) const {
+    const std::int64_t left = nsample - found;
+    return {left < kWarp ? static_cast<int>(left) : kWarp, neighbour(static_cast<T>(INFINITY), 0)};
+  }
 
-/// A neighbour of f64 is shuffled in halves.
-__device__ Neighbour<double> from_lane(Neighbour<double> value, int lane) {
-  const auto high = from_lane(static_cast<std::uint64_t>(value >> 64), lane);
-  return static_cast<Neighbour<double>>(high) << 64 | from_lane(static_cast<std::uint64_t>(value), lane);
-}
-__device__ Neighbour<double> from_lane_before(Neighbour<double> value) {
-  const auto high = from_lane_before(static_cast<std::uint64_t>(value >> 64));
-  return static_cast<Neighbour<double>>(high) << 64 | from_lane_before(static_cast<std::uint64_t>(value));
-}
-
-__device__ float root(float x) { return __fsqrt_rn(x); }
-__device__ double root(double x) { return __dsqrt_rn(x); }
-
-/// The nearest points of a warp so far, sorted. Lane i has point i.
-template <typename T>
-struct Nearest {
-  Neighbour<T> own;    ///< kNone if there are fewer points
-  Neighbour<T> limit;  ///< a nearer point must be less
-  int most;            ///< the number of wanted points, at most that of lanes
-
-  /// Starts without points. A point whose distance isn't finite never counts: infinity is not less than the limit, nor
-  /// is NaN.
-  __device__ explicit Nearest(int most) : own(kNone<T>), limit(neighbour(static_cast<T>(INFINITY), 0)), most(most) {}
-
-  /// Adds the candidates of all lanes.
-  __device__ void add(Neighbour<T> candidate) {
+  /// Writes the neighbours of query `i` that come after the first `found`.
+  __device__ void write(std::int64_t i, std::int64_t found, const Least<Neighbour<T>>& nearest) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    unsigned nearer = __ballot_sync(kWholeWarp, candidate < limit);
-    for (; nearer; nearer &= nearer - 1) {
-      const Neighbour<T> next = from_lane(candidate, __ffs(static_cast<int>(nearer)) - 1);
-      if (next >= limit) continue;                                    // a candidate before it was nearer
-      const unsigned before = __ballot_sync(kWholeWarp, own < next);  // the lowest lanes, because the points are sorted
-      const int position = __popc(before);
-      const Neighbour<T> moved = from_lane_before(own);
-      if (lane == position) own = next;
-      if (lane > position) own = moved;
-      const Neighbour<T> last = from_lane(own, most - 1);
-      if (last < limit) limit = last;
-    }
+    if (lane >= nearest.most) return;
+    const std::int64_t element = i * nsample + found + lane;
+    const bool is_there = nearest.own != kNone<Neighbour<T>>;
+    idx[element] = is_there ? static_cast<std::int32_t>(index_of(nearest.own)) : fill;
+    dist[element] = is_there ? root(squared_distance_of<T>(nearest.own)) : static_cast<T>(INFINITY);
   }
 };
 
@@ -118,8 +84,7 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query<T, I> query) {
   }
   Neighbour<T> last = 0;  // the last neighbour of the previous pass; the next ones are greater
   for (std::int64_t found = 0; found < query.nsample; found += kWarp) {
-    const std::int64_t left = query.nsample - found;
-    Nearest<T> nearest(left < kWarp ? static_cast<int>(left) : kWarp);
+    Least<Neighbour<T>> nearest = query.list(found);
     for (std::int64_t first = all.begin; first < all.end; first += kTile) {
       const int count = static_cast<int>(all.end - first < kTile ? all.end - first : kTile);
       if constexpr (three) {
@@ -131,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query<T, I> query) {
       const int end = static_cast<int>(own.end - first < count ? own.end - first : count);
       for (int base = begin; base < end; base += kWarp) {
         const int point = base + lane;
-        Neighbour<T> candidate = kNone<T>;
+        Neighbour<T> candidate = kNone<Neighbour<T>>;
         if (point < end) {
           T d2 = 0;
           if constexpr (three) {
@@ -142,22 +107,62 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query<T, I> query) {
             for (int axis = 0; axis < d; ++axis) d2 = add_square(d2, xyz[axis] - at[axis]);
           }
           candidate = neighbour(d2, static_cast<std::uint32_t>(first + point));
-          if (found > 0 && candidate <= last) candidate = kNone<T>;
+          if (found > 0 && candidate <= last) candidate = kNone<Neighbour<T>>;
         }
         nearest.add(candidate);
       }
     }
     last = from_lane(nearest.own, kWarp - 1);
-    if (i < query.m && lane < nearest.most) {
-      const std::int64_t element = i * query.nsample + found + lane;
-      const bool is_there = nearest.own != kNone<T>;
-      query.idx[element] = is_there ? static_cast<std::int32_t>(index_of(nearest.own)) : query.fill;
-      query.dist[element] = is_there ? root(squared_distance_of<T>(nearest.own)) : static_cast<T>(INFINITY);
-    }
+    if (i < query.m) query.write(i, found, nearest);
+  }
+}
+
+/// A warp computes a query with the tree. Points that are queries come in the order of the tree, so that the warps of a
+/// block go similar ways.
+template <typename T, typename I>
+__global__ void __launch_bounds__(kThreads) find_in_tree(Query<T, I> query, Boxes<T> boxes) {
+  using Key = Neighbour<T>;
+  __shared__ Ways<Key, Boxes<T>::kMostLevels> ways[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (place >= query.m) return;  // the whole warp
+  const std::int64_t i = query.queries_are_points ? boxes.rows[place] : place;
+  Range range = query.ends.range_of(i);
+  T at[3], zero = 0;
+  for (int axis = 0; axis < 3; ++axis) {
+    at[axis] = query.queries[3 * i + axis];
+    zero += at[axis] * 0;
+  }
+  if (zero != 0) range.end = range.begin;  // no distance is finite
+  Key last = 0;                            // the last neighbour of the previous pass; the next ones are greater
+  for (std::int64_t found = 0; found < query.nsample; found += kWarp) {
+    Least<Key> nearest = query.list(found);
+    search<Key>(
+        boxes, range, ways[warp], [&](std::int64_t box) { return neighbour(boxes.bound(box, at), boxes.lowest[box]); },
+        [&] { return nearest.limit; },
+        [&](std::uint32_t leaf) {
+          const std::int64_t position = std::int64_t{leaf} * kWarp + lane;
+          Key candidate = kNone<Key>;
+          if (position >= range.begin && position < range.end) {
+            candidate = neighbour(boxes.squared_distance(position, at), boxes.rows[position]);
+            if (found > 0 && candidate <= last) candidate = kNone<Key>;
+          }
+          nearest.add(candidate);
+        });
+    last = from_lane(nearest.own, kWarp - 1);
+    if (last == kNone<Key>) range.end = range.begin;  // there are no more
+    query.write(i, found, nearest);
   }
 }
 
 struct Cuda : Checked {
+  /// For any number of segments, because an engine asks for the workspace of the largest sizes.
+  template <typename T, typename I>
+  static std::pair<Boxes<T>, typename Boxes<T>::Sorting> workspace(Workspace& workspace, const Inputs& in,
+                                                                   const Attributes&) {
+    return Boxes<T>::take(workspace, tree_pays(in, 1) ? in.size("n") : 0);
+  }
+
   template <typename T, typename I>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
@@ -169,11 +174,16 @@ struct Cuda : Checked {
     query.fill = static_cast<std::int32_t>(attributes.integer("fill"));
     if (query.m == 0 || query.nsample == 0) return {};
     query.xyz = in["xyz"].data<T>();
-    query.queries = in.has("new_xyz") ? in["new_xyz"].data<T>() : query.xyz;
+    query.queries_are_points = !in.has("new_xyz");
+    query.queries = query.queries_are_points ? query.xyz : in["new_xyz"].data<T>();
     query.idx = out["idx"].data<std::int32_t>();
     query.dist = out["dist"].data<T>();
     const unsigned blocks = blocks_for(query.m, kWarps);
-    if (query.d == 3) {
+    if (tree_pays(in, query.ends.segments)) {
+      const auto [boxes, sorting] = workspace<T, I>(context.workspace(), in, attributes);
+      OPGATE_RETURN_IF_ERROR(make_tree(context, boxes, sorting, query.ends, query.xyz));
+      find_in_tree<<<blocks, kThreads, 0, stream_of(context)>>>(query, boxes);
+    } else if (query.d == 3) {
       find_nearest<true><<<blocks, kThreads, 0, stream_of(context)>>>(query);
     } else {
       find_nearest<false><<<blocks, kThreads, 0, stream_of(context)>>>(query);
