@@ -43,6 +43,8 @@ FAULTS = [
     Fault("the points of the next cell too", "bev_pool_v2", "kernel_toolkit/sorted.cuh", "(key + 1)", "(key + 2)", "elements differ"),
     Fault("the point behind an interval too", "bev_pool_v2", "ops/bev_pool_v2/intervals.cuh", "if (i + j >= end ||", "if (i + j > end ||", "READ of size 4"),
     Fault("the last interval of a cell alone", "bev_pool_v2", "ops/bev_pool_v2/intervals.cuh", "if (*intervals.several == kNobody) return;", "return;", "elements differ"),
+    Fault("sums that are overwritten while they are read", "resize_normalize", "ops/resize_normalize/resize_normalize.cu", "__syncthreads();  // the next sums may be written", "", "elements differ"),
+    Fault("the taps of a block's first pixel", "resize_normalize", "ops/resize_normalize/resize_normalize.cu", "resize.across[writes ? x : left]", "resize.across[left]", "elements differ"),
     Fault("the samples of every level that shares a key", "multi_scale_deformable_attention_backward", "ops/multi_scale_deformable_attention_backward/multi_scale_deformable_attention_backward.cu",
           "if (number / sizes.points % sizes.levels != l) continue;", "", "elements differ"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         for height, width in [(1, 1), (5, 3), (8, 8), (31, 50), (0, 3), (3, 0), (0, 0)]:
             name = f"{n} x {h} x {w} to {height} x {width}, antialias"
             yield case(name, (n, h, w), height, width, antialias=True)
+    yield from wide_cases(case)
     for more in ({}, {"antialias": True}, {"interpolation": "nearest"}):
         for n, h, w in [(1, 1, 1), (2, 40, 30), (1, 33, 100), (2, 3, 11)]:
             for height, width, side in [(8, 8, 8), (8, 8, 11), (7, 8, 9), (4, 2, 30)]:
@@ -64,6 +65,14 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield case(f"no pictures of {channels} channels", (0, 5, 4), 3, 3, channels)
     yield case("one mean and three std", (1, 5, 5), 8, 8, mean=[0.5], std=[1.0, 2.0, 3.0])
     yield from error_cases()
+
+
+def wide_cases(case: Callable[..., Case]) -> Iterator[Case]:
+    """On a GPU a block has 64 pixels of a row, and sums 2048 numbers at a time."""
+    for channels in (1, 3, 4):
+        for n, h, w, height, width in [(1, 20, 3001, 7, 40), (2, 9, 400, 5, 150), (1, 6, 130, 9, 200)]:
+            name = f"{channels} channels, {n} x {h} x {w} to {height} x {width}, antialias"
+            yield case(name, (n, h, w), height, width, channels, antialias=True, mean=[0.5], std=[0.25])
 
 
 def error_cases() -> Iterator[Case]:
