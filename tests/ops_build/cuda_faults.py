@@ -24,6 +24,8 @@ FAULTS = [
     Fault("every crop of the first picture", "warp_affine", "ops/warp_affine/warp_affine.cu", "((picture * warp.h + py)", "((0 * warp.h + py)", "elements differ"),
     Fault("the maxima before a warp's width lost", "corner_pool", "ops/corner_pool/corner_pool.cu", "__shfl_sync(kWholeWarp, value, kWarp - 1)", "__shfl_sync(kWholeWarp, most, kWarp - 1)", "elements differ"),
     Fault("the best of half a warp", "soft_nms", "ops/soft_nms/soft_nms.cu", "int bits = kWarp / 2; bits > 0", "int bits = kWarp / 2; bits > 1", "expected shape [2, 5], got [1, 5]"),
+    Fault("a corner that doesn't meet", "soft_nms", "ops/soft_nms/soft_nms.cu", "return x1 < other.x2 &&", "return x1 < other.x1 &&", "differ"),
+    Fault("no doubt about floats", "nms_rotated", "detection/rotated.h", "margin = 2 * error + 16 * u * sum", "margin = 0 * error", "differ"),
     Fault("one buffer for all sums", "weighted_nms", "ops/weighted_nms/weighted_nms.cu", "partial[c % 2]", "partial[0]", "elements differ"),
     Fault("a digit of the next histogram", "top_k_labels", "detection/smallest.cuh", "candidate >> above == prefix", "candidate >> shift == prefix", "elements differ"),
     Fault("the sums of another row", "top_k_labels", "ops/top_k_labels/top_k_labels.cu", "chunks.sums[row * chunks.count + i]", "chunks.sums[i]", "elements differ"),

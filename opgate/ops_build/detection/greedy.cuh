@@ -146,10 +146,16 @@ struct Suppression {
       result = result && pictures.same_group(i, anchor(kept), anchor(other));
     return result;
   }
-  /// Nearly all boxes are elsewhere, which the boxes in floats tell. f64 is slow on most GPUs.
-  __device__ bool operator()(Candidate kept, const Outer& around_kept, Candidate other, const Outer& around) const {
-    return around.meets(around_kept) && (class_agnostic || same(kept, other)) &&
-           iou(box(kept), box(other)) > iou_threshold;
+  /// Nearly all boxes are elsewhere, which the boxes in floats tell. Some say more. f64 is slow on most GPUs.
+  template <typename Rounded>
+  __device__ bool operator()(Candidate kept, const Rounded& rounded_kept, Candidate other,
+                             const Rounded& rounded) const {
+    if (!rounded.meets(rounded_kept) || !(class_agnostic || same(kept, other))) return false;
+    if constexpr (requires { rounded.compare(rounded_kept, 0.0f); }) {
+      const Verdict verdict = rounded.compare(rounded_kept, static_cast<float>(iou_threshold));
+      if (verdict != Verdict::unknown) return verdict == Verdict::greater;
+    }
+    return iou(box(kept), box(other)) > iou_threshold;
   }
 };
 
@@ -162,7 +168,8 @@ __global__ void __launch_bounds__(kThreads)
               std::uint32_t* numbers, Write write) {
   constexpr unsigned kOwn = kTogether / kThreads;
   __shared__ Candidate chosen[kTogether];
-  __shared__ Outer around[kTogether];
+  using Rounded = decltype(rounded(pictures.box(0, 0)));
+  __shared__ Rounded around[kTogether];
   __shared__ std::uint16_t kept_places[kTogether];
   __shared__ unsigned partial[2][kThreads / kWarp];
   const std::int64_t i = blockIdx.x;
@@ -182,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
       const unsigned place = threadIdx.x + k * kThreads;
       alive[k] = place < taken;
       if (!alive[k]) continue;
-      around[place] = Outer(suppresses.box(chosen[place]));
+      around[place] = rounded(suppresses.box(chosen[place]));
       if (place < next) next = place;
     }
     unsigned kept_now = 0;
@@ -223,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
       bool stays = j < count && other > last;
       if (stays && numbers) stays = numbers[i * pictures.classes + suppresses.label(other)] < limits.max_per_class;
       if (stays) {
-        const Outer around_other(suppresses.box(other));
+        const Rounded around_other = rounded(suppresses.box(other));
         for (unsigned k = 0; stays && k < kept_now; ++k)
           stays = !suppresses(chosen[kept_places[k]], around[kept_places[k]], other, around_other);
       }

@@ -47,6 +47,11 @@ struct Outer {
   }
 };
 
+/// Whether an IoU is greater than a threshold, as far as floats can say it.
+enum class Verdict { not_greater, greater, unknown };
+
+OPGATE_HOST_DEVICE inline Outer rounded(const Box& box) { return Outer(box); }
+
 /// An anchor and a class with a score over the threshold, as one number. The best candidate is the smallest number. The
 /// upper half orders by descending score, the lower half is anchor * classes + class.
 using Candidate = std::uint64_t;

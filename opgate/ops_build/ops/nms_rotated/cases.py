@@ -57,6 +57,13 @@ def label_cases() -> Iterator[Case]:
 def boundary_cases() -> Iterator[Case]:
     half = one([[2, 1, 4, 2, 0, 0.9], [1, 1, 2, 2, 0, 0.8], [0.5, 1, 1, 2, 0, 0.7]])
     yield Case("IoU equal to the threshold stays", half)
+    # The IoU of each pair is 1/3, apart from the rounding of the boxes: floats can't decide.
+    turns = np.random.default_rng(6).uniform(-4, 4, 60)
+    kept = np.stack([0 * turns, 0 * turns, 0 * turns + 6, 0 * turns + 3, turns], axis=1)
+    shifted = kept + np.stack([3 * np.cos(turns), 3 * np.sin(turns), *np.zeros((3, 60))], axis=1)
+    pairs = np.stack([kept, shifted], axis=1).astype(np.float32)
+    scores = np.tile(np.array([0.9, 0.8], np.float32), (60, 1, 1))
+    yield Case("shifted by half of the width", {"boxes": pairs, "scores": scores}, {"iou_threshold": 1 / 3})
     same = one([[2, 2, 4, 4, 0.3, 0.5, 0.5], [50, 2, 4, 4, 0.3, 0.5, 0.5], [2, 2, 4, 4, 0.3, 0.5, 0.5]])
     for agnostic in (False, True):
         more = {"class_agnostic": agnostic}

@@ -9,12 +9,30 @@ constexpr int kThreads = 512;
 constexpr int kWarp = 32;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
+/// A score as an integer of the same order: f64, and its comparisons too, are slow on most GPUs. 0 is none.
+using Key = std::uint64_t;
+constexpr Key kSign = Key{1} << 63;
+
+__device__ Key key_of(double score) {
+  const double positive_zero = score + 0.0;  // -0 becomes 0
+  Key bits;
+  memcpy(&bits, &positive_zero, sizeof bits);
+  return score == kNone ? 0 : bits & kSign ? ~bits : bits | kSign;
+}
+
+__device__ double score_of(Key key) {
+  const Key bits = key & kSign ? key & ~kSign : ~key;
+  double score;
+  memcpy(&score, &bits, sizeof score);
+  return score;
+}
+
 /// A box and its score. The greater score is better, then the lower index.
 struct Best {
-  double score;
+  Key score;
   std::uint32_t index;
 
-  __device__ void take(double other, std::uint32_t other_index) {
+  __device__ void take(Key other, std::uint32_t other_index) {
     if (other > score || (other == score && other_index < index)) {
       score = other;
       index = other_index;
@@ -24,10 +42,10 @@ struct Best {
 
 /// The best of the block. All threads get it.
 __device__ Best block_best(Best best) {
-  __shared__ double scores[kThreads / kWarp];
+  __shared__ Key scores[kThreads / kWarp];
   __shared__ std::uint32_t indices[kThreads / kWarp];
   for (int bits = kWarp / 2; bits > 0; bits /= 2) {
-    const double score = __shfl_xor_sync(kWholeWarp, best.score, bits);
+    const Key score = __shfl_xor_sync(kWholeWarp, best.score, bits);
     const std::uint32_t index = __shfl_xor_sync(kWholeWarp, best.index, bits);
     best.take(score, index);
   }
@@ -41,40 +59,62 @@ __device__ Best block_best(Best best) {
   return best;
 }
 
-__device__ inline Box box_at(const float* boxes, std::uint32_t i) {
-  const float* corners = boxes + 4 * static_cast<std::int64_t>(i);
-  return detection::box_of(corners[0], corners[1], corners[2], corners[3]);
-}
+struct Corners {
+  float x1, y1, x2, y2;
+
+  __device__ Corners(const float* boxes, std::uint32_t i) {
+    const float* const corners = boxes + 4 * static_cast<std::int64_t>(i);
+    x1 = corners[0];
+    y1 = corners[1];
+    x2 = corners[2];
+    y2 = corners[3];
+  }
+
+  /// Boxes that don't meet have an IoU of 0.
+  __device__ bool meets(const Corners& other) const {
+    return x1 < other.x2 && x2 > other.x1 && y1 < other.y2 && y2 > other.y1;
+  }
+
+  __device__ Box box() const { return detection::box_of(x1, y1, x2, y2); }
+};
 
 /// One block. Each thread lowers the scores of its boxes and finds the best of them.
 __global__ void __launch_bounds__(kThreads)
-    keep(std::int64_t n, const float* boxes, const float* scores, Decay decay, double* lowered, float* detections,
+    keep(std::int64_t n, const float* boxes, const float* scores, Decay decay, Key* lowered, float* detections,
          std::int64_t* indices, std::int64_t* k) {
-  Best best{kNone, 0};
+  const bool local = decay.is_local();
+  const Key least = key_of(decay.min_score);
+  Best best{0, 0};
   for (std::int64_t i = threadIdx.x; i < n; i += kThreads) {
-    lowered[i] = first_score(scores[i]);
+    lowered[i] = key_of(first_score(scores[i]));
     best.take(lowered[i], static_cast<std::uint32_t>(i));
   }
   std::int64_t kept = 0;
   for (; kept < n; ++kept) {
     best = block_best(best);
-    if (best.score == kNone) break;
+    if (best.score == 0) break;
     const std::uint32_t index = best.index;
-    const Box box = box_at(boxes, index);
+    const Corners kept_box(boxes, index);
     if (threadIdx.x == 0) {
       for (int corner = 0; corner < 4; ++corner)
         detections[5 * kept + corner] = boxes[4 * static_cast<std::int64_t>(index) + corner];
-      detections[5 * kept + 4] = static_cast<float>(best.score);
+      detections[5 * kept + 4] = static_cast<float>(score_of(best.score));
       indices[kept] = index;
     }
-    best = {kNone, 0};
+    best = {0, 0};
     for (std::int64_t i = threadIdx.x; i < n; i += kThreads) {
-      double score = lowered[i];
-      if (score == kNone) continue;
+      Key score = lowered[i];
+      if (score == 0) continue;
       const auto other = static_cast<std::uint32_t>(i);
-      const double iou = detection::iou(box, box_at(boxes, other));
-      if (iou > 0 || !decay.is_local()) score *= decay.weight(iou);
-      if (other == index || !(score >= decay.min_score)) score = kNone;
+      const Corners corners(boxes, other);
+      if (!local || corners.meets(kept_box)) {
+        const double iou = detection::iou(kept_box.box(), corners.box());
+        if (iou > 0 || !local) {
+          const double weighted = score_of(score) * decay.weight(iou);
+          score = weighted == weighted ? key_of(weighted) : 0;
+        }
+      }
+      if (other == index || score < least) score = 0;
       lowered[i] = score;
       best.take(score, other);
     }
@@ -84,11 +124,11 @@ __global__ void __launch_bounds__(kThreads)
 
 struct Cuda : Checked {
   struct Memory {
-    std::span<double> scores;
+    std::span<Key> scores;
   };
 
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    return {workspace.take<double>(in.size("n"))};
+    return {workspace.take<Key>(in.size("n"))};
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
