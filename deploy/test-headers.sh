@@ -19,7 +19,15 @@ if [ -z "${OPGATE_TENSORRT_INCLUDE:-}" ] && [ ! -d "$folder/TensorRT/include" ];
   rm -rf "$got"
 fi
 
-# Those of LiteRT are in its sources.
+# Those of TensorRT 11 are in its open sources, and those of LiteRT in its own.
+if [ ! -d "$folder/TensorRT-11" ]; then
+  { timeout 60 git clone --quiet --depth 1 --filter=blob:none --sparse https://github.com/NVIDIA/TensorRT "$folder/TensorRT.new" &&
+    timeout 60 git -C "$folder/TensorRT.new" sparse-checkout set include &&
+    mv "$folder/TensorRT.new" "$folder/TensorRT-11"; } 2>/dev/null || {
+    rm -rf "$folder/TensorRT.new"
+    echo "TensorRT 11's headers are out of reach: the tests that call its plugins as 11 does are skipped"
+  }
+fi
 if [ ! -d "$folder/LiteRT" ]; then
   { timeout 60 git clone --quiet --depth 1 --filter=blob:none --sparse https://github.com/google-ai-edge/LiteRT "$folder/LiteRT.new" &&
     timeout 60 git -C "$folder/LiteRT.new" sparse-checkout set tflite/core tflite/converter/core &&

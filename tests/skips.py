@@ -12,6 +12,7 @@ REASONS = {
     "make test-all": r"make test-all",
     "an NVIDIA GPU": r"\bGPU\b|has a CUDA provider",
     "the headers of LiteRT": r"\blitert\b.*left out|left out litert",
+    "the headers of TensorRT 11": r"headers of TensorRT",
     "an engine that pip doesn't find for this machine": (
         r"could not import '(ai_edge_litert|onnxscript|opgate\.torch|tensorflow|tf2onnx|torch|benchmarks)|"
         r"Python package \w+ is not installed|left out|the extra that trains|tensorrt_rtx|inductor"

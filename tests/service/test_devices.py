@@ -19,7 +19,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Request, run
-from opgate.service.execution.gpus import NoGpu
+from opgate.service.execution.gpus import NoGpu, tensorrt_library
 from opgate.service.execution.session import Session, SessionOptions, _providers
 from opgate.service.repository import loader
 from opgate.service.repository.config import ConfigError
@@ -377,6 +377,15 @@ def test_plugins_are_loaded_only_where_the_config_asks_for_tensorrt(tmp_path):
     assert [library.read_text() for library in named(SessionOptions()).libraries] == ["cuda"]
     assert named(SessionOptions()).tensorrt_plugins == ()
     assert [path.read_text() for path in named(SessionOptions(tensorrt={})).tensorrt_plugins] == ["plugins"]
+
+
+@pytest.mark.parametrize("content", [b"\0libnvinfer.so.11\0libnvonnxparser.so.11\0", b"", None])
+def test_the_tensorrt_that_the_provider_is_linked_to_registers_the_plugins(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "capi").mkdir()
+    if content is not None:
+        (tmp_path / "capi" / "libonnxruntime_providers_tensorrt.so").write_bytes(content)
+    assert tensorrt_library() == ("libnvinfer.so.11" if content else "libnvinfer.so.10")
 
 
 DRIVER = """

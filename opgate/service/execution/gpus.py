@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from pathlib import Path
 
@@ -51,8 +52,7 @@ def _count() -> int:
 
 def why_not_loaded(provider: str) -> str:
     """Returns the reason why ONNX Runtime couldn't load a provider, after it has tried."""
-    library = {CUDA: "cuda", TENSORRT: "tensorrt"}[provider]
-    path = Path(ort.__file__).parent / "capi" / f"libonnxruntime_providers_{library}.so"
+    path = _library_of(provider)
     if not path.is_file():
         return "this ONNX Runtime doesn't have it: install opgate[gpu] in place of opgate[cpu]"
     try:
@@ -60,6 +60,18 @@ def why_not_loaded(provider: str) -> str:
     except OSError as error:
         return str(error)
     return "its message on stderr says why"
+
+
+def tensorrt_library() -> str:
+    """Returns the name of the TensorRT that ONNX Runtime's provider loads, such as libnvinfer.so.10."""
+    path = _library_of(TENSORRT)
+    found = re.search(rb"libnvinfer\.so\.\d+", path.read_bytes()) if path.is_file() else None
+    return found[0].decode() if found else "libnvinfer.so.10"
+
+
+def _library_of(provider: str) -> Path:
+    library = {CUDA: "cuda", TENSORRT: "tensorrt"}[provider]
+    return Path(ort.__file__).parent / "capi" / f"libonnxruntime_providers_{library}.so"
 
 
 def _smallest_model() -> bytes:

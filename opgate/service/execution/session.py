@@ -26,7 +26,7 @@ from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
 from opgate.service.execution.engine_profile import MOST_BYTES, Operator, domains_of, read_profile
 from opgate.service.execution.engine_strings import engine_strings
-from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
+from opgate.service.execution.gpus import CUDA, TENSORRT, tensorrt_library, why_not_loaded
 from opgate.service.execution.timed_ops import TimedOps
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
@@ -207,7 +207,7 @@ def _register(plugins: Path) -> None:
 
     ONNX Runtime itself loads only the library of the first session with TensorRT.
     """
-    os.environ.setdefault("OPGATE_TENSORRT_REGISTRY", "libnvinfer.so.10")  # see adapters/tensorrt/registration.cpp
+    os.environ.setdefault("OPGATE_TENSORRT_REGISTRY", tensorrt_library())  # see adapters/tensorrt/registration.cpp
     left = ctypes.c_int()  # the number of plugins that the library leaves for others to register
     try:
         ctypes.CDLL(str(plugins)).getCreators(ctypes.byref(left))

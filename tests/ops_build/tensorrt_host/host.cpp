@@ -1,5 +1,5 @@
 // Calls the plugin library without TensorRT: creates plugins as for a model, clones and serializes them, and asks for
-// their formats, types and shapes. Reads trials from standard input and writes a line of JSON for each. A trial has
+// their formats, types and shapes. The headers decide which TensorRT it calls like. Reads trials from standard input and writes a line of JSON for each. A trial has
 // these lines:
 //
 //   op NAME
@@ -21,6 +21,9 @@
 #include "adapters/tensorrt/constant_shapes.h"
 
 using namespace nvinfer1;
+
+/// What a plugin asks to find out in which TensorRT it is.
+extern "C" std::int32_t getInferLibMajorVersion() noexcept { return NV_TENSORRT_MAJOR; }
 
 namespace {
 

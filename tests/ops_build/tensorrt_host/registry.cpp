@@ -41,17 +41,13 @@ class Registry final : public IPluginRegistry {
 
 }  // namespace
 
-#if NV_TENSORRT_MAJOR > 10
-inline IPluginRegistry::~IPluginRegistry() noexcept = default;
-#endif
-
 extern "C" IPluginRegistry* getPluginRegistry() noexcept {
   static Registry registry;
   return &registry;
 }
 
 extern "C" std::int32_t getInferLibMajorVersion() noexcept {
-  return NV_TENSORRT_MAJOR + (std::getenv("ANOTHER_VERSION") ? 1 : 0);
+  return NV_TENSORRT_MAJOR + (std::getenv("ANOTHER_VERSION") ? 10 : 0);
 }
 
 extern "C" const char* registered_names() { return names.c_str(); }

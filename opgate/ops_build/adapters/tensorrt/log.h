@@ -1,11 +1,10 @@
 // Errors of plugins, for TensorRT's log.
 #pragma once
 
-#include <NvInferRuntime.h>
-
 #include <cstdio>
 
 #include "op_call/invoke.h"
+#include "versions.h"
 
 namespace opgate::tensorrt {
 
@@ -13,9 +12,10 @@ namespace opgate::tensorrt {
 inline nvinfer1::ILoggerFinder* logger_finder = nullptr;
 
 inline void log_error(const std::string& message) {
-  nvinfer1::ILogger* logger = logger_finder ? logger_finder->findLogger() : nullptr;
+  const auto slots = slots_of(major_of(logger_finder));
+  void* logger = slots ? call_virtual<void*>(logger_finder, slots->find_logger) : nullptr;
   if (logger)
-    logger->log(nvinfer1::ILogger::Severity::kERROR, message.c_str());
+    call_virtual<void>(logger, slots->log, nvinfer1::ILogger::Severity::kERROR, message.c_str());
   else
     std::fprintf(stderr, "%s\n", message.c_str());
 }

@@ -1,5 +1,4 @@
 // Gives TensorRT a creator of V3 plugins for each op. TensorRT calls getCreators and setLoggerFinder.
-#include <NvInferRuntime.h>
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -83,7 +82,7 @@ std::span<nvinfer1::IPluginCreatorInterface* const> creators() {
   return pointers;
 }
 
-/// Registers the creators in the registry of a library such as libnvinfer.so.10. Returns whether it could.
+/// Registers the creators in the registry of a library such as libnvinfer.so.11. Returns whether it could.
 bool register_in(const char* library) {
   void* handle = dlopen(library, RTLD_LAZY);
   void* registry_of = handle ? dlsym(handle, "getPluginRegistry") : nullptr;
@@ -92,16 +91,16 @@ bool register_in(const char* library) {
     log_error(std::string("OPGATE_TENSORRT_REGISTRY: ") + dlerror());
     return false;
   }
-  // Another major version has another interface.
   const int version = reinterpret_cast<int (*)()>(version_of)();
-  if (version != NV_TENSORRT_MAJOR) {
+  const auto slots = slots_of(version);
+  if (!slots) {
     log_error("OPGATE_TENSORRT_REGISTRY: " + std::string(library) + " is of TensorRT " + std::to_string(version) +
-              ", these plugins were built with the headers of TensorRT " + std::to_string(NV_TENSORRT_MAJOR));
+              ", and these plugins fit 10 and 11");
     return false;
   }
-  nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(registry_of)();
+  void* registry = reinterpret_cast<void* (*)()>(registry_of)();
   for (nvinfer1::IPluginCreatorInterface* creator : creators()) {
-    if (!registry->registerCreator(*creator, ""))
+    if (!call_virtual<bool>(registry, slots->register_creator, creator, ""))
       log_error(std::string(library) + " refused to register a plugin: is there another one of its name?");
   }
   return true;
