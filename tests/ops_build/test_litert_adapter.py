@@ -3,7 +3,9 @@ models that are damaged."""
 
 from __future__ import annotations
 
+import ctypes
 import random
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -72,6 +74,39 @@ def run(fixture_path: Path, own_ops: dict[str, Op]) -> Run:
         return engine.run(own_ops[name], Case(name, inputs, attributes), types or {})
 
     return call
+
+
+# Other versions.
+
+
+@pytest.mark.parametrize("more", [0, 8, 16])
+def test_a_runtime_with_other_tensors_is_refused(path: Path, more: int) -> None:
+    """A runtime whose struct of a tensor has `more` bytes: with none the delegate goes on, and asks for the nodes."""
+    size, asked, said = 112 + more, [], []
+    tensors = ctypes.create_string_buffer(2 * size)
+    texts = [ctypes.create_string_buffer(b"x"), ctypes.create_string_buffer(b"y")]
+    for place, text in enumerate(texts):
+        # A float in memory of the arena, with a name: the type, the kind of allocation, the bytes, and the name.
+        for offset, value in ((0, 1), (32, 2), (40, 4), (56, ctypes.addressof(text))):
+            ctypes.c_uint64.from_buffer(tensors, place * size + offset).value = value
+    plan = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: asked.append(True) or 1)
+    tell = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)(lambda *texts: said.append(texts))
+    # TfLiteContext up to ReportError. What lies behind it is 0.
+    context = (ctypes.c_void_p * 64)(
+        2, ctypes.cast(plan, ctypes.c_void_p), ctypes.addressof(tensors), None, None, ctypes.cast(tell, ctypes.c_void_p)
+    )
+    library = ctypes.CDLL(str(path))
+    library.tflite_plugin_create_delegate.restype = ctypes.POINTER(ctypes.c_void_p)
+    delegate = library.tflite_plugin_create_delegate(None, None, ctypes.c_size_t(0), None)
+    prepare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(delegate[1])
+    assert prepare(ctypes.addressof(context), ctypes.cast(delegate, ctypes.c_void_p)) == 1
+    library.tflite_plugin_destroy_delegate(delegate)
+    if more:
+        ((_, _, text),) = said
+        assert re.match(
+            rb"op library 'opgate' fits LiteRT 1\.1 to 2\.\d, and the tensors of this one lie otherwise", text
+        )
+    assert asked == ([] if more else [True])
 
 
 # One node.

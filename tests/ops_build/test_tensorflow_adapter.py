@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -374,7 +376,19 @@ def test_another_tensorflow_is_refused_before_anything_of_it_is_used(path: Path,
         cwd=PROJECT,
     )
     assert done.returncode == 1 and "LoadError" in done.stderr, done.stderr
-    assert "was built with another TensorFlow than 2." in done.stderr, done.stderr
+    fits = rf"fits TensorFlow {'.'.join(version('tensorflow').split('.')[:2])}, and this is "
+    assert re.search(fits + r"2\.1\.0: it registers nothing", done.stderr), done.stderr
+    assert re.search(fits + r"[\d.]+: opgate build builds it again", done.stderr), done.stderr
+
+
+def test_a_library_for_another_tensorflow_is_not_even_opened(ops: Any, path: Path, tmp_path: Path) -> None:
+    """TensorFlow 2.20 lacks functions that a library for 2.21 needs, so only the bytes of the file can tell."""
+    other, content = tmp_path / "other.so", path.read_bytes()
+    start = content.index(b"fits TensorFlow ") + len(b"fits TensorFlow ")
+    other.write_bytes(content[:start] + b"1.99" + content[start + 4 :])
+    with pytest.raises(ImportError, match=r"other\.so fits TensorFlow 1\.99, and this is 2\."):
+        ops.load(other)
+    assert str(other) not in Path("/proc/self/maps").read_text()
 
 
 def test_libraries_that_can_not_be_loaded(ops: Any, path: Path, tmp_path: Path) -> None:

@@ -66,11 +66,29 @@ TfLiteStatus find_nodes(TfLiteContext* context, std::vector<int>& found) {
   return kTfLiteOk;
 }
 
+/// Fails if the tensors of this LiteRT don't lie as in the headers: a later version may have others, and nothing that a
+/// delegate can ask tells its version. Then there are numbers where pointers must be, or a type that is none.
+Status check_tensors(const TfLiteContext& context) {
+  const auto pointer = [](const void* value) { return !value || reinterpret_cast<std::uintptr_t>(value) >= 4096; };
+  const auto small = [](int value) { return value >= 0 && value < 64; };
+  for (std::size_t i = 0; i < context.tensors_size; ++i) {
+    const TfLiteTensor& tensor = context.tensors[i];
+    if (!small(tensor.type) || !small(tensor.allocation_type) || !pointer(tensor.data.raw) || !pointer(tensor.dims) ||
+        !pointer(tensor.name) || !pointer(tensor.allocation)) {
+      return Status::internal("op library '" + std::string(Table::domain()) +
+                              "' fits LiteRT " OPGATE_LITERT_FITS
+                              ", and the tensors of this one lie otherwise: build it with the headers of this LiteRT");
+    }
+  }
+  return {};
+}
+
 /// Takes the nodes one by one: LiteRT then holds the tensors between two of them.
 TfLiteStatus take_nodes(TfLiteContext* context, TfLiteDelegate* delegate) {
   auto& own = *static_cast<Delegate*>(delegate);
   if (const auto& errors = Table::instance().errors(); !errors.empty())
     return reported(context, Status::internal("op library '" + std::string(Table::domain()) + "': " + errors[0]));
+  if (const Status fits = check_tensors(*context); !fits.ok()) return reported(context, fits);
   if (!own.threads) {
     const int wanted = context->recommended_num_threads;
     own.threads = std::make_unique<Threads>(wanted > 0 ? static_cast<std::size_t>(wanted)

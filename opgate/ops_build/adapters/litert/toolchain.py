@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from opgate.tried_versions import TRIED
 
 HEADER = "tflite/core/c/common.h"
 REPOSITORY = "https://github.com/google-ai-edge/LiteRT"
@@ -14,7 +15,9 @@ REPOSITORY = "https://github.com/google-ai-edge/LiteRT"
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """Returns what the build needs. Raises LeftOut."""
     include = find_litert_headers(cache)
-    return Toolchain(str(include), {"OPGATE_LITERT_INCLUDE": str(include)}, (Library("litert", ("cpu",)),))
+    definitions = {"OPGATE_LITERT_INCLUDE": str(include), "OPGATE_LITERT_FITS": " to ".join(TRIED["ai-edge-litert"])}
+    library = Library("litert", ("cpu",), details={"litert": f">={TRIED['ai-edge-litert'][0]}"})
+    return Toolchain(str(include), definitions, (library,))
 
 
 def find_litert_headers(cache: Path) -> Path:

@@ -1,6 +1,8 @@
 // Registers all ops of the table with TensorFlow when TensorFlow loads the library.
 #include <dlfcn.h>
 
+#include <cstdio>
+
 #include "call.h"
 #include "inference.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
@@ -22,8 +24,11 @@ void fail_to_load(absl::Status error) {
   api::OpRegistry::Global()->Register([error](api::OpRegistrationData*) { return error; });
 }
 
+/// opgate.tensorflow reads it from the file before anything is loaded: another TensorFlow may lack what the file needs.
+constexpr const char* kFits = "fits TensorFlow " OPGATE_TENSORFLOW_VERSION;
+
 /// Whether this is the TensorFlow that the library was built with, as far as can be told. With another one nothing of
-/// its C++ API may be used: not even an error can be told.
+/// its C++ API may be used, not even to tell an error.
 bool fits() {
   void* version = dlsym(RTLD_DEFAULT, "TF_Version");
   if (void* const library = version ? nullptr : dlopen("libtensorflow_cc.so.2", RTLD_LAZY | RTLD_NOLOAD)) {
@@ -32,7 +37,11 @@ bool fits() {
   }
   const std::string built = OPGATE_TENSORFLOW_VERSION;
   if (!version || built.empty()) return true;
-  return std::string(reinterpret_cast<const char* (*)()>(version)()).starts_with(built + ".");
+  const std::string found = reinterpret_cast<const char* (*)()>(version)();
+  if (found.starts_with(built + ".")) return true;
+  std::fprintf(stderr, "the library of ops '%s' %s, and this is %s: it registers nothing\n", Table::domain(), kFits,
+               found.c_str());
+  return false;
 }
 
 bool register_ops() {

@@ -7,6 +7,7 @@ the ops by the names of the signature.
 from __future__ import annotations
 
 import keyword
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def load(path: Path | str) -> OpLibrary:
         return known
     if not path.is_file():
         raise LoadError(f"{path} is not there: run opgate build")
+    built = re.search(rb"fits TensorFlow ([\d.]+)", path.read_bytes())
+    fits = built[1].decode() if built else ""
+    refused = f"{path} fits TensorFlow {fits}, and this is {tf.__version__}: opgate build builds it again"
+    if fits and not tf.__version__.startswith(f"{fits}."):
+        raise LoadError(refused)
     try:
         functions = tf.load_op_library(str(path))
         ops = tuple(loaded_table(path))
@@ -48,7 +54,7 @@ def load(path: Path | str) -> OpLibrary:
             "was built with: opgate build builds it again"
         ) from error
     if ops and op_def_registry.get(type_of(ops[0])) is None:
-        raise LoadError(f"{path} was built with another TensorFlow than {tf.__version__}: opgate build builds it again")
+        raise LoadError(refused)
     library = OpLibrary(path, ops, {op.name: _registered(op, functions) for op in ops})
     for op in ops:
         register_gradient(library, op)
