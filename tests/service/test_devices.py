@@ -418,6 +418,69 @@ def test_the_reason_why_no_gpu_can_be_used(tmp_path, variables, says):
     assert says in finished.stdout, finished.stdout + finished.stderr
 
 
+# A library of a provider that has no device anywhere.
+PROVIDER = """
+#include <stddef.h>
+void* CreateEpFactories(const char* name, const void* api, const void* log, void** made, size_t room, size_t* count) {
+  (void)name; (void)api; (void)log; (void)made; (void)room; *count = 0; return NULL;
+}
+void* ReleaseEpFactory(void* factory) { (void)factory; return NULL; }
+"""
+
+
+def with_a_provider(tmp_path, program, provider="provider.so"):
+    """Runs a program that has a driver with a GPU, which is a stand-in, and ONNX Runtime with the library of a provider."""
+    library(tmp_path, "libcuda.so.1", DRIVER)
+    library(tmp_path, "provider.so", PROVIDER)
+    environment = {**os.environ, "FAKE_ERROR": "0", "FAKE_GPUS": "1", "LD_LIBRARY_PATH": str(tmp_path)}
+    environment["OPGATE_CUDA_PROVIDER"] = str(tmp_path / provider)
+    program = f"import json, sys; from opgate.service.execution import gpus, session\n{program}"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.mark.parametrize(
+    ("provider", "says"),
+    [
+        ("provider.so", "its provider has no device of CUDA here"),
+        ("libcuda.so.1", "undefined symbol: CreateEpFactories"),
+        ("nothing.so", "nothing.so: cannot open shared object file"),
+    ],
+)
+def test_a_provider_beside_onnx_runtime_that_can_not_be_used_is_named(tmp_path, provider, says):
+    program = """
+found = []
+for _ in range(2):
+    try: gpus.usable_gpus()
+    except gpus.NoGpu as error: found.append((error.broken, str(error)))
+print(json.dumps(found))"""
+    found = with_a_provider(tmp_path, program, provider)
+    assert len(found) == 2, "the second model that is loaded hears the same"
+    for broken, text in found:
+        assert broken and text.startswith("OPGATE_CUDA_PROVIDER is ") and says in text
+
+
+def test_a_session_runs_on_the_device_of_a_provider_beside_onnx_runtime(tmp_path):
+    """The only devices here are those of ONNX Runtime's provider for the CPU."""
+    double(tmp_path, "double", shape=(2,))
+    program = """
+gpus.CUDA_NAMES = {"CPUExecutionProvider"}
+path = sys.argv[1] + "/double/1/model.onnx"
+found = session.Session(path, session.SessionOptions(gpu=0))
+import numpy
+outputs = found.run([found.outputs[0].name], {found.inputs[0].name: numpy.float32([1, 2])}, found.run_options())
+try: session.Session(path, session.SessionOptions(gpu=0, tensorrt={}))
+except Exception as error: said = str(error)
+providers = found._session.get_providers()
+print(json.dumps([gpus.usable_gpus(), outputs[0].tolist(), providers, list(found.nodes()), said]))"""
+    count, outputs, providers, nodes, said = with_a_provider(tmp_path, program)
+    assert (count, outputs) == (1, [2, 4])
+    assert providers == nodes == ["CPUExecutionProvider"]
+    assert said == "TensorRT runs beside ONNX Runtime's own CUDA provider, and OPGATE_CUDA_PROVIDER names another"
+
+
 NVML = """
 #include <stdio.h>
 #include <string.h>

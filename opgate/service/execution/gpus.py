@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+#: What a CUDA provider is called that is a library beside ONNX Runtime.
+CUDA_NAMES = frozenset({CUDA, "CudaPluginExecutionProvider"})
+#: Names such a library.
+LIBRARY = "OPGATE_CUDA_PROVIDER"
 
 
 class NoGpu(Exception):
@@ -29,11 +35,38 @@ class NoGpu(Exception):
 def usable_gpus() -> int:
     """Returns the number of GPUs, as CUDA counts them: CUDA_VISIBLE_DEVICES limits it. Raises NoGpu."""
     count = _count()
+    if devices := provider_devices():
+        return len(devices)
     if CUDA in ort.get_available_providers():
         ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
         if CUDA in ort.InferenceSession(_smallest_model(), providers=[CUDA]).get_providers():
             return count
     raise NoGpu(f"ONNX Runtime can't load its CUDA provider: {why_not_loaded(CUDA)}", broken=True)
+
+
+@cache
+def provider_devices() -> tuple[Any, ...]:
+    """Returns the devices of the CUDA provider in the library that OPGATE_CUDA_PROVIDER names, in CUDA's order of GPUs.
+
+    Without it there are none, and sessions name the provider that ONNX Runtime's own package has. Raises NoGpu.
+    """
+    library = os.environ.get(LIBRARY)
+    if not library:
+        return ()
+    try:
+        _register(library)
+    except Exception as error:  # Exception is the only common base class of ONNX Runtime's exceptions
+        raise NoGpu(f"{LIBRARY} is {library}: {error}", broken=True) from error
+    found = [device for device in ort.get_ep_devices() if device.ep_name in CUDA_NAMES]
+    if not found:
+        raise NoGpu(f"{LIBRARY} is {library}: its provider has no device of CUDA here", broken=True)
+    return tuple(sorted(found, key=lambda device: int(device.ep_options.get("device_id", 0))))
+
+
+@cache
+def _register(library: str) -> None:
+    ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
+    ort.register_execution_provider_library(LIBRARY, library)
 
 
 def _count() -> int:

@@ -26,7 +26,7 @@ from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
 from opgate.service.execution.engine_profile import MOST_BYTES, Operator, domains_of, read_profile
 from opgate.service.execution.engine_strings import engine_strings
-from opgate.service.execution.gpus import CUDA, TENSORRT, tensorrt_library, why_not_loaded
+from opgate.service.execution.gpus import CUDA, LIBRARY, TENSORRT, provider_devices, tensorrt_library, why_not_loaded
 from opgate.service.execution.timed_ops import TimedOps
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
@@ -202,6 +202,12 @@ def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
     return [(TENSORRT, {**options.tensorrt, **plugins, **device}), cuda]
 
 
+def _device(options: SessionOptions) -> Any:
+    """Returns the device that a session runs on if its provider is a library beside ONNX Runtime, None if it isn't.
+    Raises NoGpu."""
+    return provider_devices()[options.gpu] if options.gpu is not None and provider_devices() else None
+
+
 def _register(plugins: Path) -> None:
     """Loads a library of TensorRT plugins, which then registers them. Raises ServingError (UNAVAILABLE).
 
@@ -233,22 +239,31 @@ class Session:
     def __init__(self, path: Path, options: SessionOptions) -> None:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a
         provider that the options ask for."""
-        providers = _providers(options)
         if options.libraries or options.tensorrt_plugins:
             folders.load_shipped_dependencies()  # one of them may be a copy of the wheel's
         for plugins in options.tensorrt_plugins:
             _register(plugins)
         self.ops = TimedOps(options.libraries)
         try:
+            device = _device(options)
+            if device is not None and options.tensorrt is not None:
+                text = f"TensorRT runs beside ONNX Runtime's own CUDA provider, and {LIBRARY} names another"
+                raise ServingError(Kind.UNAVAILABLE, text)
+            providers = None if device is not None else _providers(options)
             with self.ops.owning():
+                session_options = _ort_options(options)
+                if device is not None:
+                    session_options.add_provider_for_devices([device], dict(options.cuda))
                 # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
                 self._session = ort.InferenceSession(
-                    str(path), sess_options=_ort_options(options), providers=providers, enable_fallback=0
+                    str(path), sess_options=session_options, providers=providers, enable_fallback=0
                 )
+        except ServingError:
+            raise
         except Exception as error:  # Exception is the only common base class of ONNX Runtime's exceptions
             raise ServingError(Kind.UNAVAILABLE, str(error).strip()) from error
         # It still leaves out a provider that it can't load.
-        if missing := [name for name, _ in providers if name not in self._session.get_providers()]:
+        if missing := [name for name, _ in providers or () if name not in self._session.get_providers()]:
             raise ServingError(Kind.UNAVAILABLE, f"ONNX Runtime can't load {missing[0]}: {why_not_loaded(missing[0])}")
         self.inputs = tuple(EngineTensor(i.name, i.type, tuple(i.shape)) for i in self._session.get_inputs())
         self.outputs = tuple(EngineTensor(o.name, o.type, tuple(o.shape)) for o in self._session.get_outputs())
@@ -274,7 +289,7 @@ class Session:
         self._uses_values = has_bf16 or (options.gpu is not None and not self._string_inputs)
         # The inputs that a node on the GPU reads first.
         self._on_gpu: frozenset[str] = frozenset()
-        if options.gpu is not None:
+        if options.gpu is not None and device is None:  # the CPU's package can make no value on a GPU
             memories = zip(self.inputs, self._session.get_input_memory_infos(), strict=True)
             self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
         self._arena_shrinkage = options.arena_shrinkage

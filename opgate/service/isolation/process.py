@@ -236,7 +236,7 @@ _HARMLESS = (
 )  # fmt: skip
 # What no worker gets: the gateway's own settings, which may have tokens, and the keys of object stores.
 _OF_THE_GATEWAY = ("OPGATE_*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCS_*", "S3_*")
-_OF_OPS = ("OPGATE_CPU_LEVEL", "OPGATE_GUARD", "OPGATE_TENSORRT_REGISTRY")
+_OF_OPS = ("OPGATE_CPU_LEVEL", "OPGATE_CUDA_PROVIDER", "OPGATE_GUARD", "OPGATE_TENSORRT_REGISTRY")
 
 
 def environment(confinement: Confinement, named: Sequence[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from opgate.service.core.spec import PYTHON, ModelSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.triton_messages import ModelConfig, ModelInstanceGroup
 from opgate.service.execution.batch import try_out
-from opgate.service.execution.gpus import CUDA, TENSORRT
+from opgate.service.execution.gpus import CUDA_NAMES, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
 from opgate.service.execution.prepared import PreparedModels
 from opgate.service.execution.rate_limiter import CORE, Claim, RateLimiter
@@ -570,7 +570,7 @@ def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: boo
     on_cpu = ", ".join(sorted(nodes.get("CPUExecutionProvider", ())))
     if tensorrt and TENSORRT not in nodes:
         raise ConfigError("gpu_execution_accelerator 'tensorrt': TensorRT takes no node of the model")
-    if not nodes.keys() & {CUDA, TENSORRT}:
+    if not nodes.keys() & {*CUDA_NAMES, TENSORRT}:
         if asked:
             raise ConfigError(f"instance_group KIND_GPU: no node of the model has a kernel for CUDA: {on_cpu}")
         logger.warning("model '%s' was placed on GPU %d, and the CPU runs all of it: %s", model, gpu, on_cpu)
