@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import anyio.to_thread
-import onnxruntime
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -39,7 +38,6 @@ from opgate.service.listening import Listen, listen
 from opgate.service.settings import Settings
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry.logs import LogSettings
-from opgate.tried_versions import untried
 
 logger = logging.getLogger("opgate")
 
@@ -272,8 +270,6 @@ def run(settings: Settings, log_settings: LogSettings, member: Member | None = N
     """
     use_few_arenas()
     thread_starts.bound()
-    if said := untried("onnxruntime", onnxruntime.__version__):
-        logger.warning("%s: `opgate verify` tells whether all ops agree there", said)
     # A second more than the stop may take, because that is the better way to end.
     seconds = settings.shutdown_timeout + 1
     thread = signals.SignalThread(seconds, ON_LOOP, settings.run_timeout, alone=member is None)

@@ -6,6 +6,8 @@ import logging
 import os
 import resource
 
+import onnxruntime
+
 from opgate.service import app
 from opgate.service.execution.run_on_loop import ON_LOOP
 from opgate.service.native import process
@@ -14,6 +16,7 @@ from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry import logs
 from opgate.service.temporary_folder import TemporaryFolder
+from opgate.tried_versions import untried
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.
@@ -37,6 +40,8 @@ def run(settings: Settings) -> int:
     process.watch_crashes(settings.log_format == "json")
     for name, meant in misspelt(os.environ):
         logger.warning("unknown variable %s: did you mean %s?", name, meant)
+    if said := untried("onnxruntime", onnxruntime.__version__):
+        logger.warning("%s: `opgate verify` tells whether all ops agree there", said)
     _allow_many_connections()
     try:
         temporary = TemporaryFolder()

@@ -54,6 +54,18 @@ def server(repository):
         yield started
 
 
+def test_an_engine_that_nobody_has_tried_is_said_once(repository, tmp_path):
+    """Each process of Python begins with this file."""
+    old = "import opgate.tried_versions as tried; tried.TRIED = {'onnxruntime': ('1.0', '1.1')}"
+    (tmp_path / "sitecustomize.py").write_text(old)
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    python = str(Path(sys.executable).with_name("python3"))  # a new process, not one that has begun already
+    with running(repository, *EXPLICIT, env={"PYTHONPATH": path}, python=python) as server:
+        pass
+    said = [line for line in server.log if "is newer than what the op libraries were tried with: 1.0 to 1.1" in line]
+    assert len(said) == 1
+
+
 def connect(server, protocol):
     """A client with a connection of its own."""
     if protocol == "http":
