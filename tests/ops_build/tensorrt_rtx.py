@@ -29,9 +29,13 @@ def missing() -> str | None:
     return None
 
 
-def make_loader(folder: Path) -> Path:
-    """Makes a subfolder with TensorRT-RTX's libraries by all their names, for LD_LIBRARY_PATH, and returns it."""
-    libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
+def make_loader(folder: Path, python: Path | None = None) -> Path:
+    """Makes a subfolder with TensorRT-RTX's libraries by all their names, for LD_LIBRARY_PATH, and returns it. They are
+    those of this environment, or of the one whose interpreter is `python`."""
+    if python is None:
+        libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
+    else:
+        (libs,) = python.parent.parent.glob("lib/python*/site-packages/tensorrt_rtx_libs")
     loader = folder / "lib"
     loader.mkdir(exist_ok=True)
     for file in libs.glob("*.so.*"):
@@ -47,30 +51,33 @@ def inspect(
     folder: Path,
     shapes: Sequence[dict[str, list[int]]] | None = None,
     capabilities: Sequence[str] = CAPABILITIES,
+    python: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns for each model what TensorRT-RTX says and builds.
+    """Returns for each model what TensorRT-RTX says and builds. `python` is the interpreter of another environment, whose
+    TensorRT-RTX it then is.
 
     `parsed` says whether the parser could read the model, `errors` are its errors. `layers` has the type of each layer,
     and the shape and dtype of each output. `engines` has the bytes of an engine for each capability, or 0.
-    `log` has the warnings and errors, and the lines of the standard error: a plugin writes its errors there if it was
-    built with the headers of TensorRT 10, whose interface for finding the log TensorRT-RTX doesn't have.
+    `log` has the warnings and errors.
 
     The argument `shapes` has the shapes of the inputs with unknown sizes, and the values of the inputs that are read on
     the host.
     """
-    loader = make_loader(folder)
+    loader = make_loader(folder, python)
     for index, model in enumerate(models):
         onnx.save(model, folder / f"{index}.onnx")
     job = {"library": str(library.resolve()), "count": len(models), "shapes": shapes or [{}] * len(models)}
     (folder / "job.json").write_text(json.dumps({**job, "capabilities": list(capabilities)}))
     environment = os.environ | {"LD_LIBRARY_PATH": str(loader), "CUDA_MODULE_LOADING": "LAZY"}
     finished = subprocess.run(
-        [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=1800
+        [str(python or sys.executable), __file__, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
     answers: list[dict[str, Any]] = json.loads((folder / "answer.json").read_text())
-    for answer in answers:
-        answer["log"] += finished.stderr.splitlines()
     return answers
 
 

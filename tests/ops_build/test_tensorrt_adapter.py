@@ -125,9 +125,10 @@ def check(op: Op, types: Mapping[str, str], case: Case, answer: dict[str, Any], 
     assert answer["engines"].keys() and all(answer["engines"].values()), (where, answer["engines"], answer["log"])
 
 
-def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path) -> int:
+def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path, python: Path | None = None) -> int:
     """Checks every op of the library with each choice of types and each combination of present inputs, with unknown sizes,
-    and with the first types (in `make test-all` with all) once more with known sizes. Returns the number of trials."""
+    and with the first types (in `make test-all` with all) once more with known sizes. Returns the number of trials.
+    `python` is the interpreter of another environment, whose TensorRT-RTX is asked."""
     trials = []
     for op in ops:
         op_folder = folder_of(op, [folder])
@@ -140,7 +141,7 @@ def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path) -> int
         models.append(for_tensorrt(one.model, ops))
         read = {tensor.name for tensor in op.inputs if tensor.const}  # TensorRT gets their values
         shapes.append({name: [int(a)] if name in read else list(a.shape) for name, a in one.feeds.items()})
-    answers = tensorrt_rtx.inspect(library, models, tmp_path, shapes)
+    answers = tensorrt_rtx.inspect(library, models, tmp_path, shapes, python=python)
     for (op, types, case, static), answer in zip(trials, answers, strict=True):
         check(op, types, case, answer, static=static)
     return len(trials)

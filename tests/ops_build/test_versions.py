@@ -1,31 +1,78 @@
-"""The library in older versions of engines. `make versions` tries many more, with every case of every op."""
+"""The libraries in other versions of engines. `make versions` tries many more, with every case of every op."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from opgate.ops_build.building.options import SOURCE
-from opgate.ops_build.op_table import read_table
-from opgate.ops_build.verification.sources import OneLibrary
-from opgate.ops_build.verification.supervision import supervised
-from opgate.ops_build.verification.verify import verify
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.options import BuildOptions
 from tests import versions
-from tests.conftest import thorough
+from tests.conftest import OPTIONS, thorough
 
-pytestmark = thorough("older engines are installed")
+#: One op whose node may lack an input in the middle: ONNX Runtime before 1.24 crashed when it loaded one. One with integers.
+OPS = ("LayerNorm", "BallQuery")
+OLDEST = [(name, engine.versions[0]) for name, engine in versions.ENGINES.items() if name != "torch"]
 
 
-@pytest.mark.parametrize("minor", [17, 23])
-def test_nodes_without_an_input_in_the_middle(library: Path, minor: int) -> None:
-    """ONNX Runtime before 1.24 crashed when it loaded them."""
-    (environment,) = [each for each in versions.environments() if each.packages[0] == f"onnxruntime==1.{minor}.*"]
+@thorough("other versions of engines are installed")
+@pytest.mark.parametrize(("engine", "version"), [*OLDEST, ("onnxruntime", "1.23")])
+def test_a_version_of_an_engine(built: Build, engine: str, version: str) -> None:
+    """PyTorch is left out: its older packages bring several GB of CUDA."""
+    of, environment = versions.ENGINES[engine], versions.environment_of(engine, version)
+    if of.library not in built.libraries:
+        pytest.skip(f"{of.library} was left out: {built.left_out.get(of.library)}")
     python = versions.interpreter(environment)
     if isinstance(python, str):
-        pytest.skip(f"onnxruntime 1.{minor} is not installed: {python}")
-    ops = [op for op in read_table(library) if op.name in ("LayerNorm", "BallQuery")]
-    with supervised([OneLibrary(library)], python=python) as engines:
-        cells = verify(ops, [SOURCE / "ops"], engines)
-    assert [failure for cell in cells for failure in cell.failures] == []
-    assert sum(cell.passed for cell in cells) > 200
+        pytest.skip(f"{of.package} {version} can't be had here: {python}")
+    found = versions.try_out(environment, python, OPTIONS, OPS)
+    if of.fits_one:
+        assert "fits TensorFlow" in found["refused"]
+    else:
+        assert found["failed"] == []
+        assert found["passed"] > (10 if engine == "tensorrt" else 50), found
+
+
+def test_a_row_is_of_one_file_and_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of another file doesn't count. JAX calls the library of ONNX Runtime."""
+    options = BuildOptions(output=tmp_path)
+    options.target("onnxruntime").write_text("the library")
+    environment = versions.environment_of("jax", "0.6")
+    key = f"{environment.name} {hashlib.sha256(b'the library').hexdigest()}"
+    known = {
+        key: {
+            "versions": "0.6.2 2.4.6 3.11.7",
+            "passed": 1234,
+            "failed": [],
+            "skipped": {"the size n is open": 1, "the size v is open": 1},
+        }
+    }
+    monkeypatch.setattr(versions, "interpreter", lambda environment: Path("python"))
+
+    def row(engine: str = "jax") -> tuple[str, ...]:
+        return versions.row_of(versions.environment_of(engine, "0.6"), options, known, runs=False)
+
+    assert row() == ("jax 0.6.2", "2.4.6", "3.11.7", "1,234 passed; 2 of op and dtype not run: a size is open")
+    assert row("torch")[-1] == "libopgate_torch.so is not built"
+    known[key]["failed"].append("Mish f32: it differs")
+    assert "1,234 passed, 1 failed: Mish f32: it differs" in row()[-1]
+    known[key] = {"versions": "0.6.2 2.4.6 3.11.7", "refused": "it fits another"}
+    assert row()[-1] == "refused: it fits another"
+    options.target("onnxruntime").write_text("another library")
+    assert row()[-1] == "not tried with this file"
+    monkeypatch.setattr(versions, "interpreter", lambda environment: "no wheel can be had")
+    assert versions.row_of(environment, options, known)[-1] == "no wheel can be had"
+
+
+@pytest.mark.parametrize(
+    ("result", "everywhere", "where_one_version_fits"),
+    [("10 passed", False, False), ("0 passed; 3 of op and dtype not run: no wheel", True, True),
+     ("9 passed, 1 failed: Mish", True, True), ("refused: it fits another, and has failed", True, False)],
+)  # fmt: skip
+def test_a_refusal_is_right_where_a_library_fits_one_version(
+    result: str, everywhere: bool, where_one_version_fits: bool
+) -> None:
+    assert versions.is_bad(versions.ENGINES["jax"], result) == everywhere
+    assert versions.is_bad(versions.ENGINES["tensorflow"], result) == where_one_version_fits
