@@ -1,6 +1,6 @@
 // Calls the plugin library without TensorRT: creates plugins as for a model, clones and serializes them, and asks for
-// their formats, types and shapes. The headers decide which TensorRT it calls like. Reads trials from standard input and writes a line of JSON for each. A trial has
-// these lines:
+// their formats, types and shapes. The headers decide which TensorRT it calls like. Reads trials from standard input
+// and writes a line of JSON for each. A trial has these lines:
 //
 //   op NAME
 //   int NAME VALUE..., float NAME VALUE... or char NAME TEXT for each attribute
