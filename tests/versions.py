@@ -195,12 +195,10 @@ def row_of(
     if not library.is_file():
         return (*environment.packages[:1], "", environment.python, f"{library.name} is not built")
     key = f"{environment.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
-    if key not in known and not runs:
-        return (*environment.packages[:1], "", environment.python, "not tried with this file")
-    python = interpreter(environment)
-    if isinstance(python, str):
-        return (*environment.packages[:1], "", environment.python, python)
     if key not in known:
+        python = interpreter(environment) if runs else "not tried with this file"
+        if isinstance(python, str):
+            return (*environment.packages[:1], "", environment.python, python)
         known[key] = {"versions": versions_in(python, engine.package), **try_out(environment, python, options)}
     found = known[key]
     version, numpy, own = found["versions"].split()

@@ -47,9 +47,9 @@ def toolkit_headers() -> Path:
 
 
 @pytest.fixture(scope="module", params=[10, 11])
-def headers(request: pytest.FixtureRequest) -> Path:
+def headers(request: pytest.FixtureRequest, tensorrt_headers: Path) -> Path:
     """The headers of each major version: the plugins are built once, and must fit all of them."""
-    for file in sorted(toolchain_folder().rglob("NvInferVersion.h")):
+    for file in (tensorrt_headers / "NvInferVersion.h", *sorted(toolchain_folder().rglob("NvInferVersion.h"))):
         if re.search(rf"#define (NV_TENSORRT_MAJOR|TRT_MAJOR_ENTERPRISE) {request.param}\b", file.read_text()):
             return file.parent
     pytest.skip(f"the headers of TensorRT {request.param} are not here: deploy/test-headers.sh brings what it can")
