@@ -213,11 +213,9 @@ def _result(found: dict[str, Any]) -> str:
         text += f" ({found['note']})"
     if found["failed"]:
         text += f", {len(found['failed'])} failed: {'; '.join(found['failed'][:2])[:300]}"
-    reasons: Counter[str] = Counter()
-    for why, count in found["skipped"].items():
-        reasons[re.sub(r"the size \w+", "a size", why)] += count
-    for why, count in reasons.items():
-        text += f"; {count} of op and dtype not run: {why[:200]}"
+    if found["skipped"]:
+        why = max(found["skipped"], key=found["skipped"].__getitem__)
+        text += f"; {sum(found['skipped'].values())} of op and dtype not run, most of them: {why[:200]}"
     return text.replace("|", "\\|").replace("\n", " ")
 
 

@@ -49,6 +49,7 @@ def test_a_row_is_of_one_file_and_one_version(tmp_path: Path, monkeypatch: pytes
             "skipped": {"the size n is open": 1, "the size v is open": 1},
         }
     }
+
     def row(engine: str = "jax") -> tuple[str, ...]:
         return versions.row_of(versions.environment_of(engine, "0.6"), options, known, runs=False)
 
