@@ -215,7 +215,7 @@ def _result(found: dict[str, Any]) -> str:
         text += f", {len(found['failed'])} failed: {'; '.join(found['failed'][:2])[:300]}"
     if found["skipped"]:
         why = max(found["skipped"], key=found["skipped"].__getitem__)
-        text += f"; {sum(found['skipped'].values())} of op and dtype not run, most of them: {why[:200]}"
+        text += f"; {sum(found['skipped'].values())} of op and dtype not run, most often: {why[:200]}"
     return text.replace("|", "\\|").replace("\n", " ")
 
 
