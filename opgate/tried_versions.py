@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 TRIED: Mapping[str, tuple[str, str]] = {
     "onnxruntime": ("1.17", "1.32"),
     "onnxruntime-gpu": ("1.17", "1.32"),
-    "torch": ("2.13", "2.13"),
+    "torch": ("2.10", "2.15"),
     "jax": ("0.6", "0.10"),
     "openvino": ("2025.0", "2026.4"),
     "ai-edge-litert": ("1.1", "2.3"),
