@@ -146,9 +146,40 @@ def test_each_library_in_it_has_its_license(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         licenses = [name for name in names if "/licenses/" in name and name.endswith(".txt")]
-        assert len(licenses) == len([name for name in names if name.startswith("opgate.libs/") and ".so" in name])
+        libraries = [name for name in names if name.startswith("opgate.libs/") and ".so" in name]
+        assert len(licenses) == len(libraries) + 1 and any(name.endswith("nlohmann-json3-dev.txt") for name in licenses)
+        assert not any("cross" in name for name in licenses)
         assert all(b"opyright" in archive.read(name) for name in licenses)
         assert b"MIT" in archive.read("opgate/include/onnxruntime/LICENSE")
+
+
+def test_what_is_in_it_is_listed(wheel: Path) -> None:
+    """Its lists of components have every library that is linked, and the headers that are compiled in."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        lists = [json.loads(archive.read(name)) for name in names if name.endswith(".cdx.json") and "/sboms/" in name]
+        licenses = {Path(name).stem for name in names if "/licenses/" in name and name.endswith(".txt")}
+    assert len(lists) == 2 and all(each["bomFormat"] == "CycloneDX" for each in lists)
+    components = [component for each in lists for component in each["components"] if component["name"] != "opgate"]
+    assert {component["name"] for component in components} == licenses
+    for component in components:
+        assert re.fullmatch(r"pkg:deb/debian/[\w.+-]+@[\w.%+~:-]+", component["purl"]), component
+
+
+@thorough("it compiles all ops once more")
+def test_another_folder_gives_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere" / "sources"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in tracked:
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "benchmarks/", "models/")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    environment = os.environ | {"CCACHE_DISABLE": "1", "OPGATE_TOOLCHAIN": str(ROOT / "build" / "toolchain")}
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(folder)]
+    subprocess.run(command, check=True, env=environment)
+    (again,) = tmp_path.glob("*.whl")
+    assert again.name == wheel.name
+    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest()
 
 
 def test_the_archive_of_the_sources_is_enough(tmp_path: Path) -> None:

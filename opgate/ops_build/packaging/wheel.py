@@ -8,6 +8,7 @@ with the C library of its manylinux tag.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -25,6 +26,10 @@ from opgate.ops_build.building.toolchain import Log, toolchain_folder
 
 #: The folders in the wheel, see opgate/folders.py.
 OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
+#: Debian's packages whose headers alone are compiled into the libraries.
+_HEADERS_ONLY = ("nlohmann-json3-dev",)
+#: The time of all files in the wheel, in seconds, as hatchling has it. SOURCE_DATE_EPOCH states another one.
+_TIME = "1580601600"
 
 
 def platform_tag() -> str:
@@ -65,9 +70,11 @@ def contents(work: Path, log: Log) -> dict[str, str]:
 
 
 def repair(wheel: Path, log: Log) -> None:
-    """Brings the libraries that a wheel's code is linked with into it, with their licenses. Raises BuildError."""
+    """Brings the libraries that a wheel's code is linked with into it, with their licenses, and lists what others have
+    made of it (CycloneDX, where PEP 770 says). Two builds of the same sources give the same bytes. Raises BuildError."""
     from auditwheel.wheeltools import InWheelCtx
 
+    os.environ.setdefault("SOURCE_DATE_EPOCH", _TIME)  # auditwheel reads it
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "auditwheel", "repair", "--plat", platform_tag(), "--only-plat"]
         finished = subprocess.run([*command, "--wheel-dir", folder, str(wheel)], capture_output=True, text=True)
@@ -76,6 +83,7 @@ def repair(wheel: Path, log: Log) -> None:
         with InWheelCtx(next(Path(folder).glob("*.whl")), wheel) as context:  # writes RECORD anew at its end
             root = Path(context.path)
             _list_hashes(root / OPS)
+            _list_headers(root)
             if missing := _add_licenses(root):
                 log(f"don't pass the wheel on: it has no license of {', '.join(missing)}, which Debian's packages have")
 
@@ -89,25 +97,45 @@ def _list_hashes(folder: Path) -> None:
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
+def _list_headers(root: Path) -> None:
+    """Lists the packages whose headers are compiled in. auditwheel has listed the libraries that it has brought."""
+    components = []
+    for package in _HEADERS_ONLY:
+        version = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True
+        ).stdout
+        purl = f"pkg:deb/debian/{package}@{version}"
+        components.append({"type": "library", "bom-ref": purl, "name": package, "version": version, "purl": purl})
+    folder = next(root.glob("*.dist-info")) / "sboms"
+    folder.mkdir(exist_ok=True)
+    document = {"bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1, "components": components}
+    (folder / "headers.cdx.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
 def _add_licenses(root: Path) -> list[str]:
-    """Copies the licenses of the libraries that auditwheel has brought, from Debian's packages. Returns the libraries
-    whose license wasn't found."""
+    """Copies the licenses of the libraries that auditwheel has brought, and of headers that are compiled in, from
+    Debian's packages. Returns the libraries whose license wasn't found."""
     target = next(root.glob("*.dist-info")) / "licenses"
     target.mkdir(exist_ok=True)
-    missing = []
+    packages = dict.fromkeys(_HEADERS_ONLY, "")
     for library in sorted((root / "opgate.libs").glob("*.so*")):
         name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", library.name)
-        package = _package_of(name)
+        packages[_package_of(name) or name] = name
+    missing = []
+    for package, name in packages.items():
         text = Path("/usr/share/doc") / package / "copyright"
-        if package and text.is_file():
+        if text.is_file():
             shutil.copyfile(text, target / f"{package}.txt")
         else:
-            missing.append(name)
+            missing.append(name or package)
     return missing
 
 
 def _package_of(file: str) -> str:
-    """Returns Debian's package that has a file, "" if there is none."""
+    """Returns Debian's package that has a library for this machine, "" if there is none."""
     if not shutil.which("dpkg"):
         return ""
-    return subprocess.run(["dpkg", "-S", f"*/{file}"], capture_output=True, text=True).stdout.partition(":")[0]
+    lines = subprocess.run(["dpkg", "-S", f"*/{file}"], capture_output=True, text=True).stdout.splitlines()
+    # A cross compiler's package has libraries of these names for other machines.
+    own = [line for line in lines if f"/lib/{platform.machine()}-linux-gnu/" in line]
+    return (own or lines or [""])[0].partition(":")[0]
