@@ -71,7 +71,7 @@ def contents(work: Path, log: Log) -> dict[str, str]:
 
 def repair(wheel: Path, log: Log) -> None:
     """Brings the libraries that a wheel's code is linked with into it, with their licenses, and lists what others have
-    made of it (CycloneDX, where PEP 770 says). Two builds of the same sources give the same bytes. Raises BuildError."""
+    made of it (CycloneDX, where PEP 770 says). The same sources give the same bytes. Raises BuildError."""
     from auditwheel.wheeltools import InWheelCtx
 
     os.environ.setdefault("SOURCE_DATE_EPOCH", _TIME)  # auditwheel reads it
