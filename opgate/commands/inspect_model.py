@@ -136,6 +136,11 @@ def _print(found: Inspection, nodes: bool) -> None:
     uncounted = sum(node.flops is None for node in found.nodes)
     written = sum(node.bytes or 0 for node in found.nodes)
     typer.echo(f"{len(found.nodes)} nodes write {written:,} bytes and take {flops:,} FLOPs{_left_out(uncounted)}")
+    copied = sum(copy.bytes or 0 for copy in found.copies)
+    typer.echo(f"on a GPU, ONNX Runtime copies {len(found.copies)} tensors between it and the CPU, {copied:,} bytes:")
+    for copy in found.copies:
+        size = "" if copy.bytes is None else f", {copy.bytes:,} bytes"
+        typer.echo(f"  {'to it' if copy.to_gpu else 'from it'}, {copy.because}: {copy.tensor}{size}")
     engines = Table()
     for column in ("engine", "runs it", "what is missing"):
         engines.add_column(column, overflow="fold")

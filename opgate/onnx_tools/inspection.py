@@ -22,6 +22,7 @@ from opgate.onnx_tools.unknown_nodes import engines_of, unknown_ops
 from opgate.onnx_tools.values import Values
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.nodes import graphs_of, is_standard, nodes_of
+from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_table import Op
 
 
@@ -38,6 +39,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A tensor that ONNX Runtime copies between the CPU and a GPU when the model runs on the latter. `bytes` is None if
+    they are not known. `because` names the ops on the CPU that make or take it, or says that it is the model's own."""
+
+    tensor: str
+    bytes: int | None
+    to_gpu: bool
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReport:
     """Whether an engine can run the model. `missing` says what it lacks."""
 
@@ -48,8 +60,8 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what engines say of it, and
-    whether its rows can be batched, empty if ONNX Runtime doesn't run it."""
+    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what is copied when it runs on
+    a GPU, what engines say of it, and whether its rows can be batched, empty if ONNX Runtime doesn't run it."""
 
     heading: str
     metadata: tuple[tuple[str, str], ...]
@@ -58,6 +70,7 @@ class Inspection:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
+    copies: tuple[Copy, ...]
     engines: tuple[EngineReport, ...]
     rows: str
 
@@ -83,6 +96,7 @@ def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, size
         inputs=tuple(_tensor(values, value.name) for value in _inputs(model)),
         outputs=tuple(_tensor(values, value.name) for value in model.graph.output),
         nodes=nodes,
+        copies=tuple(_copies(sized, values, ops, libraries.folders)),
         engines=tuple(_engines(model, libraries, torch, ops)),
         rows=_rows(model, libraries),
     )
@@ -152,6 +166,43 @@ def _node(node: onnx.NodeProto, values: Values, ops: Mapping[tuple[str, str], Op
         bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
         flops=flops_of(node, values, ops, libraries.folders),
     )
+
+
+def _copies(
+    model: onnx.ModelProto, values: Values, ops: Mapping[tuple[str, str], Op], folders: Sequence[Path]
+) -> Iterator[Copy]:
+    """Yields what is copied if every node runs on a GPU, but for ops without a CUDA kernel and tensors of strings.
+
+    ONNX Runtime may put more on the CPU, such as operators that compute shapes.
+    """
+    on_cpu: dict[str, list[str]] = {}  # the tensors that nodes on the CPU make or take, with their ops
+    made_on_gpu: set[str] = set()
+    taken_on_gpu: set[str] = set()
+    for node in model.graph.node:
+        op = ops.get((node.domain, node.op_type))
+        texts = any(values.dtype(name) == "str" for name in (*node.input, *node.output) if name)
+        if texts or (op is not None and not _has_cuda_kernel(op, folders)):
+            for name in (*node.input, *node.output):
+                on_cpu.setdefault(name, []).append(node.op_type)
+        else:
+            made_on_gpu.update(node.output)
+            taken_on_gpu.update(node.input)
+    given, asked = ([value.name for value in some] for some in (_inputs(model), model.graph.output))
+    for name in dict.fromkeys([*given, *(name for node in model.graph.node for name in node.output if name)]):
+        others = ", ".join(dict.fromkeys(on_cpu.get(name, ())))
+        tensor, size = _tensor(values, name), _size(values, name)
+        if name in taken_on_gpu and name not in made_on_gpu:
+            yield Copy(tensor, size, True, "an input" if name in given else f"after {others}")
+        elif name in made_on_gpu and (others or name in asked):
+            yield Copy(tensor, size, False, f"for {others}" if others else "an output")
+
+
+def _has_cuda_kernel(op: Op, folders: Sequence[Path]) -> bool:
+    """Returns whether an op can run on a GPU, also if this build has left its kernel out."""
+    try:
+        return "cuda" in op.devices or folder_of(op, folders).has_cuda_kernel
+    except FileNotFoundError:
+        return False
 
 
 def _size(values: Values, name: str) -> int | None:

@@ -97,6 +97,33 @@ def test_open_dims_get_the_stated_sizes(libraries):
     assert "opgate::Mish" in engines["torch (standard operators in NumPy)"].missing
 
 
+def test_what_is_copied_on_a_gpu(libraries):
+    """DecodeImage stays on the CPU: what it makes is copied to the GPU once, however many nodes take it."""
+    nodes = [
+        helper.make_node("DecodeImage", ["data", "ends"], ["pixels", "sizes", "status"], domain="opgate"),
+        helper.make_node("Cast", ["pixels"], ["x"], to=1),
+        helper.make_node("Mish", ["x"], ["y"], domain="opgate"),
+        helper.make_node("Cast", ["pixels"], ["other"], to=1),
+        helper.make_node("Cast", ["other"], ["bytes"], to=2),
+        helper.make_node("EncodeImage", ["bytes", "sizes"], ["file", "file_ends"], domain="opgate"),
+    ]
+    given = [
+        helper.make_tensor_value_info("data", TensorProto.UINT8, [100]),
+        helper.make_tensor_value_info("ends", TensorProto.INT32, [1]),
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in ("y", "file")]
+    model = helper.make_model(helper.make_graph(nodes, "g", given, results), opset_imports=OPSETS, ir_version=10)
+    copies = {
+        copy.tensor.partition(":")[0]: (copy.to_gpu, copy.because)
+        for copy in inspect(model, libraries, libraries, {}).copies
+    }
+    assert copies == {
+        "pixels": (True, "after DecodeImage"),
+        "y": (False, "an output"),
+        "bytes": (False, "for EncodeImage"),
+    }
+
+
 def test_an_op_that_nobody_has_is_named_for_every_engine(libraries):
     model = model_of([helper.make_node("Foo", ["x"], ["y"], domain="custom")], {"x": [3]}, ["y"])
     found = inspect(model, libraries, libraries, {})
