@@ -189,20 +189,25 @@ def _layers(python: Path, options: BuildOptions, names: Collection[str]) -> dict
 def row_of(
     environment: Environment, options: BuildOptions, known: dict[str, Any], *, runs: bool = True
 ) -> tuple[str, ...]:
-    """Returns a row of the page. `known` has what came of earlier runs, and gets what comes of this one if it `runs`."""
+    """Returns a row of the page. `known` has what came of earlier runs, and gets what comes of this one if it `runs`. If
+    it doesn't, the row is of the last file that was tried."""
     engine = ENGINES[environment.engine]
     library = options.library(engine.library)
+    of_no_file = (*environment.packages[:1], "", environment.python, "")
     if not library.is_file():
-        return (*environment.packages[:1], "", environment.python, f"{library.name} is not built")
+        return (*of_no_file, f"{library.name} is not built")
     key = f"{environment.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
-    if key not in known:
-        python = interpreter(environment) if runs else "not tried with this file"
+    if key not in known and runs:
+        python = interpreter(environment)
         if isinstance(python, str):
-            return (*environment.packages[:1], "", environment.python, python)
+            return (*of_no_file, python)
         known[key] = {"versions": versions_in(python, engine.package), **try_out(environment, python, options)}
-    found = known[key]
+    tried = [key] if key in known else [other for other in known if other.startswith(f"{environment.name} ")]
+    if not tried:
+        return (*of_no_file, "not tried")
+    found = known[tried[-1]]
     version, numpy, own = found["versions"].split()
-    return f"{engine.package} {version}", numpy, own, _result(found)
+    return f"{engine.package} {version}", numpy, own, tried[-1].rpartition(" ")[2][:8], _result(found)
 
 
 def _result(found: dict[str, Any]) -> str:
@@ -245,22 +250,19 @@ def main() -> int:
         print("    " + ", ".join(rows[-1]), flush=True)
         results.write_text(json.dumps(known, indent=1))
         failed |= is_bad(ENGINES[environment.engine], rows[-1][-1])
-    libraries = [build.library(engine) for engine in dict.fromkeys(ENGINES[each.engine].library for each in chosen)]
-    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in libraries if file.is_file()}
     lines = [
         "# Versions of engines",
         "",
-        "Every case of every op, in each of these versions, with one and the same file for an engine. Each version has an",
-        "environment of its own. `make versions` makes this page, and tries each version of Python that is on the `PATH`.",
+        "Every case of every op, in each of these versions, with one and the same file for an engine: a row has the first",
+        "digits of its SHA-256. Each version has an environment of its own. `make versions` makes this page, and tries each",
+        "version of Python that is on the `PATH`.",
         "",
         "JAX and OpenVINO call the library for ONNX Runtime. TensorFlow's fits the version that it was built with, and refuses",
         "others by name. TensorRT-RTX makes layers and engines of the plugins and runs none; before 1.7 its parser takes no",
         "plugins.",
         "",
-        *(f"- `{name}`, SHA-256 `{digest}`" for name, digest in digests.items()),
-        "",
-        "| engine | NumPy | Python | cases |",
-        "|---|---|---|---|",
+        "| engine | NumPy | Python | file | cases |",
+        "|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]

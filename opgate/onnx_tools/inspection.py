@@ -60,7 +60,7 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what is copied when it runs on
+    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what is copied if it runs on
     a GPU, what engines say of it, and whether its rows can be batched, empty if ONNX Runtime doesn't run it."""
 
     heading: str

@@ -53,14 +53,16 @@ def test_a_row_is_of_one_file_and_one_version(tmp_path: Path, monkeypatch: pytes
     def row(engine: str = "jax") -> tuple[str, ...]:
         return versions.row_of(versions.environment_of(engine, "0.6"), options, known, runs=False)
 
-    assert row() == ("jax 0.6.2", "2.4.6", "3.11.7", "1,234 passed; 3 of op and dtype not run, most often: sizes")
+    file = hashlib.sha256(b"the library").hexdigest()[:8]
+    assert row() == ("jax 0.6.2", "2.4.6", "3.11.7", file, "1,234 passed; 3 of op and dtype not run, most often: sizes")
     assert row("torch")[-1] == "libopgate_torch.so is not built"
     known[key]["failed"].append("Mish f32: it differs")
     assert "1,234 passed, 1 failed: Mish f32: it differs" in row()[-1]
     known[key] = {"versions": "0.6.2 2.4.6 3.11.7", "refused": "it fits another"}
     assert row()[-1] == "refused: it fits another"
     options.target("onnxruntime").write_text("another library")
-    assert row()[-1] == "not tried with this file"
+    assert row()[-2:] == (file, "refused: it fits another")  # of the last file that was tried
+    assert versions.row_of(versions.environment_of("jax", "0.7"), options, known, runs=False)[-1] == "not tried"
     monkeypatch.setattr(versions, "interpreter", lambda environment: "no wheel can be had")
     assert versions.row_of(environment, options, known)[-1] == "no wheel can be had"
 
