@@ -13,6 +13,7 @@
 # make bench      the benchmarks; results go to benchmarks/results/
 # make soak       minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak.md
 # make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
+# make release    the wheel, the sources, the context of the images and the notes into dist/; ARGS=--arm64 makes the wheel for ARM too
 # make clean      remove the virtual environment and what was built
 
 PYTHON ?= python3
@@ -42,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 
-.PHONY: help versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: help release versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 # What uses ONNX Runtime without opgate sends no usage data either.
 export ORT_DISABLE_TELEMETRY ?= 1
@@ -125,6 +126,9 @@ load-test: $(VENV)/.load
 	@$(BIN)/locust -f deploy/locust/locustfile.py --headless --host $(HOST) --grpc-host "$(GRPC_HOST)" --users $(USERS) \
 	  --run-time $(DURATION) --html build/load-test/report.html --csv build/load-test/load $(ARGS); status=$$?; \
 	  echo "The report is build/load-test/report.html, its tables are build/load-test/*.csv"; exit $$status
+
+release: $(VENV)/.test
+	$(BIN)/python deploy/release.py $(ARGS)
 
 clean:
 	rm -rf build $(VENV)

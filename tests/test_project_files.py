@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -88,3 +89,17 @@ def test_make_help_has_every_target():
     targets = [name for name in phony if not name.startswith(".")]
     assert sorted(re.findall(r"^make ([\w-]+) ", told, re.MULTILINE)) == sorted(targets)
     assert all(len(line) < 180 for line in told.splitlines())
+
+
+def test_the_notes_of_a_release_are_those_of_its_version():
+    spec = importlib.util.spec_from_file_location("release", PROJECT / "deploy" / "release.py")
+    release = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(release)
+    changelog = (
+        "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 (2026-01-01)\n\n- two\n- three\n\n## 0.1.0\n\n- one\n"
+    )
+    assert release.notes(changelog, "0.2.0") == "# opgate 0.2.0\n\n- two\n- three\n"
+    assert release.notes(changelog, "0.1.0") == "# opgate 0.1.0\n\n- one\n"
+    assert release.notes(changelog, "0.3.0") == "# opgate 0.3.0\n\n- new\n"
+    with pytest.raises(ValueError, match=r"says nothing of 0\.3\.0"):
+        release.notes("# Changelog\n\n## 0.1.0\n\n- one\n", "0.3.0")

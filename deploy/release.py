@@ -1,0 +1,110 @@
+"""`make release`: everything that a release gives away, in dist/, each part tried in a fresh environment.
+
+    python deploy/release.py [--output dist] [--arm64]
+
+It writes the wheel of this machine, the archive of the sources, the context from which the images are built, the notes
+out of CHANGELOG.md, and the SHA-256 of each. With --arm64 it runs deploy/arm64.sh first, which makes the wheel for ARM.
+The same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: The time of all files, in seconds: that of the last commit.
+EPOCH = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    parser.add_argument("--arm64", action="store_true", help="make the wheel for 64-bit ARM too, see deploy/arm64.sh")
+    options = parser.parse_args()
+    version = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    if changed := git("status", "--porcelain"):
+        sys.exit(f"expected a checkout without changes, got\n{changed}")
+    shutil.rmtree(options.output, ignore_errors=True)
+    options.output.mkdir(parents=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    say("notes")
+    (options.output / f"opgate-{version}.md").write_text(notes((ROOT / "CHANGELOG.md").read_text(), version))
+    if options.arm64:
+        say("the wheel for ARM")
+        subprocess.run([ROOT / "deploy" / "arm64.sh"], check=True, env=environment)
+    say("the archive of the sources, and the wheel: some minutes")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(options.output)]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    say("the context of the images")
+    context(options.output / f"opgate-{version}-images.tar.gz")
+    for wheel in sorted(options.output.glob(f"*_{os.uname().machine}.whl")):
+        say(f"{wheel.name} in a fresh environment")
+        check_wheel(wheel, version)
+    say("the archive of the sources has what makes the wheel")
+    check_sources(options.output / f"opgate-{version}.tar.gz")
+    files = sorted(path for path in options.output.iterdir() if path.is_file())
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (options.output / "SHA256SUMS").write_text("".join(sums))
+    print("".join(f"{path.stat().st_size:>12,}  {path.name}\n" for path in files), end="")
+    return 0
+
+
+def say(what: str) -> None:
+    print(f"-- {what}", flush=True)
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def notes(changelog: str, version: str) -> str:
+    """Returns what the changelog says of a version, or of what is not released yet. Raises ValueError if it says
+    nothing."""
+    for title in (version, "Unreleased"):
+        found = re.search(rf"^## \[?{re.escape(title)}\]?[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+        if found and found[1].strip():
+            return f"# opgate {version}\n\n{found[1].strip()}\n"
+    raise ValueError(f"CHANGELOG.md says nothing of {version}")
+
+
+def context(target: Path) -> None:
+    """Writes an archive of the tracked files, from which `docker compose build` makes the images."""
+    with target.open("wb") as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=int(EPOCH), filename="") as packed:
+        packed.write(subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout)
+
+
+def check_wheel(wheel: Path, version: str) -> None:
+    """Installs a wheel where there is nothing else, and runs an op of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = Path(folder) / "bin" / "python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]"], check=True)
+        clean = {"PATH": str(python.parent), "HOME": folder}
+        for arguments, expected in ((["--version"], version), (["verify", "MyAdd"], " 0 failed")):
+            command = [str(python), "-m", "opgate", *arguments]
+            done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+            if done.returncode or expected not in done.stdout:
+                raise SystemExit(f"opgate {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def check_sources(archive: Path) -> None:
+    """Holds the archive of the sources to the files that git tracks."""
+    listed = subprocess.run(["tar", "-tzf", archive], capture_output=True, text=True, check=True).stdout.split()
+    names = {name.partition("/")[2] for name in listed}
+    missing = [name for name in git("ls-files", "opgate").split() if name not in names]
+    if missing:
+        raise SystemExit(f"{archive.name} lacks {', '.join(missing[:5])}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
