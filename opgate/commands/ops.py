@@ -212,8 +212,9 @@ def verify(
     from opgate.ops_build.building.options import BuildError
     from opgate.ops_build.engines.engine import EngineSource
     from opgate.ops_build.op_table import read_table
+    from opgate.ops_build.packaging.provenance import record
     from opgate.ops_build.runner.checks import emulated, interpreted, sanitized, with_cuda_kernels
-    from opgate.ops_build.verification.report import verify_and_print
+    from opgate.ops_build.verification.report import is_green, verify_and_print
     from opgate.ops_build.verification.sources import OneLibrary, adapters_of, callers_of
     from opgate.ops_build.verification.supervision import supervised
 
@@ -236,12 +237,14 @@ def verify(
         sources += emulated(options, log) if emulate_cuda else []
         sources += [] if library else interpreted(options)
         with supervised(sources, time_limit=timeout) as engines:
-            green = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
+            cells = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
+        if not (library or names or dtype):
+            record(options, cells)
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    if not green:
+    if not is_green(cells):
         raise typer.Exit(1)
 
 

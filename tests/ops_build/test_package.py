@@ -145,6 +145,31 @@ def test_what_is_not_built_is_refused(options, library, tmp_path):
     assert not list(tmp_path.glob("*.whl"))
 
 
+def test_its_manifest_says_where_it_comes_from(options, tmp_path):
+    """The sources, and the engines in which every case has passed with these libraries; a later build has none yet."""
+
+    def stated():
+        with zipfile.ZipFile(package(options, "1.2", tmp_path)) as archive:
+            return json.loads(archive.read("their_ops/lib/manifest.json"))["provenance"]
+
+    done = run(tmp_path, ["-m", "opgate", "verify", "--folder", str(options.ops[0])])
+    assert done.returncode == 0, done.stdout
+    first = stated()
+    engines = {entry["engine"]: entry for entry in first["verified"]}
+    assert engines["onnxruntime"]["version"] == ort.__version__ and engines["onnxruntime"]["cases"] > 10
+    assert {"torch", "jax"} <= engines.keys()
+    assert len(first["sources"]) == 64
+    readme = options.ops[0] / "scale_it" / "README.md"
+    text = readme.read_text()
+    readme.write_text(text + "more\n")
+    assert stated()["sources"] != first["sources"]
+    readme.write_text(text)
+    assert stated() == first
+    verified = options.output / "verified.json"
+    verified.write_text(verified.read_text().replace(engines["torch"]["library"], "0" * 64))
+    assert "torch" not in {entry["engine"] for entry in stated()["verified"]}
+
+
 def key_pair(folder, name):
     """Makes a pair of keys with the command that the help names. Returns the file with the private one."""
     private = folder / f"{name}.key"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from string import Template
 from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, newer_sources, sha256
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.op_folder import op_folders
+from opgate.ops_build.packaging.provenance import provenance
 from opgate.ops_build.packaging.wheel import platform_tag
 from opgate.ops_build.python_ops.op_file import FILE
 from opgate.signed_manifests import SIGNATURE, sign
@@ -69,7 +71,8 @@ def _files(options: BuildOptions, version: str) -> Iterator[tuple[str, bytes]]:
         if not path.is_file() or sha256(path) != entry["sha256"]:
             raise BuildError(f"{path} is not what the manifest lists: run opgate build {options.ops[0]}")
         yield f"{options.domain}/lib/{path.name}", path.read_bytes()
-    yield f"{options.domain}/lib/{MANIFEST}", (options.output / MANIFEST).read_bytes()
+    manifest = json.loads((options.output / MANIFEST).read_text()) | {"provenance": provenance(options)}
+    yield f"{options.domain}/lib/{MANIFEST}", (json.dumps(manifest, indent=2) + "\n").encode()
     engines = [entry["file"].removeprefix(f"lib{options.prefix}_").removesuffix(".so") for entry in listed]
     values = {
         "domain": options.domain,

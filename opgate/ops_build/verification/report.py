@@ -26,21 +26,22 @@ def verify_and_print(
     engines: Sequence[Engine | Absent],
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
-) -> bool:
-    """Verifies ops and prints the results by op, dtype and engine.
+) -> list[Cell]:
+    """Verifies ops and prints the results by op, dtype and engine. Returns the results, none if there is nothing to
+    verify.
 
     `names` limits the ops; without names all ops are verified. With `dtypes`, an op runs only with the choices of
-    dtypes that have one of them, if it has such choices. `folder` holds their op folders. Returns True if at
-    least one case ran and none failed. On Ctrl-C it says which case it was at.
+    dtypes that have one of them, if it has such choices. `folder` holds their op folders. On Ctrl-C it says which
+    case it was at.
     """
     console = wide_console()
     unknown = set(names) - {op.name for op in ops}
     if unknown:
         console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
-        return False
+        return []
     if wrong := set(dtypes) - DTYPES.keys():
         console.print(f"no such dtype: {', '.join(sorted(wrong))}; there are {', '.join(DTYPES)}")
-        return False
+        return []
     chosen = [op for op in ops if not names or op.name in names]
     at = ""
     with console.status("verifying") as status:
@@ -65,7 +66,12 @@ def verify_and_print(
     failed = sum(len(cell.failures) for cell in cells)
     passed = sum(cell.passed for cell in cells)
     console.print(f"{passed} passed, {failed} failed, {sum(bool(cell.skipped) for cell in cells)} cells not run here")
-    return failed == 0 and passed > 0
+    return cells
+
+
+def is_green(cells: Sequence[Cell]) -> bool:
+    """Returns whether at least one case has run and none has failed."""
+    return any(cell.passed for cell in cells) and not any(cell.failures for cell in cells)
 
 
 def print_matrix(console: Console, cells: Sequence[Cell]) -> None:
