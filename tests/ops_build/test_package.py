@@ -18,7 +18,9 @@ from onnx import TensorProto, helper
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, out_of_tree
 from opgate.ops_build.packaging.package import package
+from opgate.ops_build.packaging.provenance import record
 from opgate.ops_build.scaffold import new_op
+from opgate.ops_build.verification.verify import Cell
 from tests import PROJECT
 
 
@@ -168,6 +170,8 @@ def test_its_manifest_says_where_it_comes_from(options, tmp_path):
     verified = options.output / "verified.json"
     verified.write_text(verified.read_text().replace(engines["torch"]["library"], "0" * 64))
     assert "torch" not in {entry["engine"] for entry in stated()["verified"]}
+    record(options, [Cell("ScaleIt", "onnxruntime cpu", "f32", passed=9, failures=["it differs"])])
+    assert stated()["verified"] == [] and not verified.exists()
 
 
 def key_pair(folder, name):
