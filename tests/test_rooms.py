@@ -1,8 +1,11 @@
-"""How the code is divided: no file and no room depends on itself, and a long class says why it is one."""
+"""How the code is divided: no file and no room depends on itself, a long class says why it is one, and docs/rooms.md has
+every room."""
 
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -115,3 +118,21 @@ def test_a_long_class_says_why() -> None:
     assert classes
     reasons = {name: " ".join((ast.get_docstring(node) or "").split()) for name, node in classes.items()}
     assert not [name for name, text in reasons.items() if "It is long, because " not in text]
+
+
+def tracked_folders() -> set[str]:
+    """Returns the folders of the page docs/rooms.md: those with files that Git tracks, down to its second level. Each
+    op, each op of the tests and each model has a folder too, and no row."""
+    told = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    folders = {folder for file in told.stdout.splitlines() for folder in Path(file).parents if folder.parts}
+    most = {"opgate": 3, "tests": 3, "benchmarks": 2, "console": 2, "deploy": 3}
+    found = {folder for folder in folders if len(folder.parts) <= most.get(folder.parts[0], 1)}
+    for package in ("opgate/service", "opgate/ops_build"):
+        found |= {folder for folder in folders if folder.is_relative_to(package) and len(folder.parts) <= 4}
+    return {f"{folder}/" for folder in found if folder.parent != Path("opgate/ops_build/ops")}
+
+
+def test_the_page_of_rooms_has_every_folder() -> None:
+    page = (PROJECT / "docs" / "rooms.md").read_text()
+    rows = re.findall(r"^\| `([^`]+/)` \| .+ \|$", page, re.MULTILINE)
+    assert sorted(rows) == sorted(tracked_folders())
