@@ -15,7 +15,7 @@ _PROTOCOL = re.compile(
     "leavers|limits|openapi|protobuf|python|repeated_heads|shared_memory|streaming|tritonclient|wire|written_repositories"
 )
 _MODELS = re.compile(
-    "digit_detector|doctor|every_model|load|object_stores|operations|perf_analyzer|plan|readme|stack|starting_points|"
+    "contributing|digit_detector|doctor|every_model|load|object_stores|operations|perf_analyzer|plan|readme|stack|starting_points|"
     "triton|tune|wheel"
 )
 # Long ones of the whole project go where there is room.
