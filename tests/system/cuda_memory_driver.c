@@ -1,5 +1,5 @@
-/* Plays the driver of NVIDIA's GPUs for shared memory. Its GPUs' memory lies in files of /dev/shm. No address of it is one
- * of the host's, so that a program that reads it without the driver ends. What CUDA calls an error is one here. */
+/* Plays the driver of NVIDIA's GPUs for shared memory. Its GPUs' memory lies in files of /dev/shm. No address of it is
+ * one of the host's, so that a program that reads it without the driver ends. What CUDA calls an error is one here. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@ static uint64_t address_of(const Memory* memory) { return (uint64_t)memory->head
 static Memory* find(uint64_t address) {
   for (int i = 0; i < MOST; ++i) {
     Memory* const memory = &memories[i];
-    if (memory->header != NULL && address >= address_of(memory) && address < address_of(memory) + memory->header->size) return memory;
+    if (memory->header != NULL && address >= address_of(memory) && address < address_of(memory) + memory->header->size)
+      return memory;
   }
   return NULL;
 }
