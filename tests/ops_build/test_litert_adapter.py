@@ -22,7 +22,8 @@ from ai_edge_litert.interpreter import Interpreter, load_delegate
 from flatbuffers import flexbuffers
 
 from opgate.ops_build.adapters.litert import toolchain
-from opgate.ops_build.adapters.litert.engine import NO_STRINGS, LiteRtEngine
+from opgate.ops_build.adapters.litert.engine import LiteRtEngine
+from opgate.ops_build.adapters.litert.limits import NO_STRINGS
 from opgate.ops_build.adapters.litert.model import one_node_model
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.building.options import SOURCE

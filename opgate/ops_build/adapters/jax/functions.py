@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
+from opgate.ops_build.adapters.jax.limits import why_left_out
 from opgate.ops_build.adapters.numpy.library import THREADS, LoadError, OpLibrary
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.schema import GraphSizes
@@ -37,17 +38,6 @@ _SETTING = 'expected jax.config.update("jax_enable_x64", True)'
 _NAMES_AXIS_TYPES = hasattr(jax.sharding, "ManualAxisType")
 #: How many sets of attributes and of inputs the functions of an op are kept for.
 _KEPT = 256
-
-
-def why_left_out(op: Op) -> str:
-    """Returns why JAX can't have an op, "" if it can."""
-    if "str" in op.tensor_types:
-        return "JAX has no strings"
-    for output in op.outputs:
-        for dim in output.dims:
-            if dim["kind"] == "bounded":
-                return f"only its kernel finds the size {dim['name']}, and JAX must know all sizes before a run"
-    return ""
 
 
 class JaxOps:

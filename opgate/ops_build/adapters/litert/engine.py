@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, load_delegate
 
+from opgate.ops_build.adapters.litert.limits import why_left_out
 from opgate.ops_build.adapters.litert.model import OneNodeModel, one_node_model
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.engines.comparison import assert_same_with_constants
 from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.op_table import Op
-
-NO_STRINGS = "LiteRT's delegates can't have tensors of strings"
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
@@ -34,8 +33,7 @@ class LiteRtEngine:
         self._delegate = load_delegate(str(library.resolve()))
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
-        names = {types.get(name, name) for name in op.tensor_types}
-        return NO_STRINGS if "str" in names else None
+        return why_left_out(op) or None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """Returns the outputs by name, as NumPy arrays.

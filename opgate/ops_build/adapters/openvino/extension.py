@@ -15,6 +15,7 @@ from openvino.frontend.onnx import ConversionExtension
 
 from opgate.ops_build.adapters.numpy.functions import function
 from opgate.ops_build.adapters.numpy.library import OpLibrary
+from opgate.ops_build.adapters.openvino.limits import why_left_out
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.nodes import attribute_of_node
@@ -36,20 +37,6 @@ TYPES: Mapping[str, ov.Type] = {
     "bool": ov.Type.boolean,
 }
 _NAMES = {kind.get_type_name(): name for name, kind in TYPES.items()}
-#: What the plugin for the CPU makes of other dtypes when it compiles a model.
-_MADE = {"f16": "f32", "bf16": "f32", "f64": "f32", "i64": "i32", "bool": "u8"}
-
-
-def why_left_out(op: Op) -> str:
-    """Returns why OpenVINO can't have an op, "" if it can."""
-    if "str" in op.tensor_types:
-        return "an operation in Python gets no strings from OpenVINO"
-    for tensor in op.inputs:
-        types = op.type_variables.get(tensor.type, (tensor.type,))
-        for dtype in types:
-            if dtype != "i64" and (made := _MADE.get(dtype, dtype)) not in types:
-                return f"the plugin for the CPU makes {made} of {dtype}, which input '{tensor.name}' can't be"
-    return "" if op.inputs else "an operation of OpenVINO has an input"
 
 
 class OpenVinoOps:

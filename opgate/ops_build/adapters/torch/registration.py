@@ -18,13 +18,11 @@ from opgate.ops_build.adapters.torch.autocast import register_autocast
 from opgate.ops_build.adapters.torch.batching import register_batching
 from opgate.ops_build.adapters.torch.fake import fake_kernel
 from opgate.ops_build.adapters.torch.gradients import register_gradient
+from opgate.ops_build.adapters.torch.limits import why_left_out
 from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.adapters.torch.tracing import register_tracing
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_table import Op, read_table
-
-NO_INPUTS = "it has no inputs, and torch finds a kernel by their device"
-NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 
 
 class LoadError(ImportError):
@@ -77,8 +75,7 @@ def load(path: Path | str) -> OpLibrary:
             "the process ends: build a changed op with another domain, or start the process again"
         )
     _register_kernels(path)
-    left_out = {op.name: NO_INPUTS for op in table if not op.inputs}
-    left_out |= {op.name: NO_STRINGS for op in table if "str" in op.tensor_types}
+    left_out = {op.name: reason for op in table if (reason := why_left_out(op))}
     ops = {op.name: op for op in table if op.name not in left_out}
     held = torch.library.Library(namespace, "FRAGMENT")
     for op in ops.values():
