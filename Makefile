@@ -6,6 +6,7 @@
 # make gpu-check  run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make versions   run every case in many versions of engines; writes docs/versions.md; an hour or more
 # make fuzz       send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
+# make docs     build the site of docs/, with its reference, in build/docs
 # make check      formatting, lint and types
 # make format     format Python, C++ and CUDA
 # make console    bundle the console from console/ into opgate/service/console/files (needs node and npm)
@@ -43,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 
-.PHONY: help release versions console serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: help release versions console docs serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 # What uses ONNX Runtime without opgate sends no usage data either.
 export ORT_DISABLE_TELEMETRY ?= 1
@@ -100,6 +101,10 @@ format: $(VENV)/.test
 console:
 	cd console && npm ci --no-audit --no-fund && npm run check && npm run build
 
+# The pages of the ops are made from the op library. DOCS_VERSIONS="0.1 0.2" links to sites that lie beside this one.
+docs: $(VENV)/.docs build
+	$(BIN)/python docs/site/build.py build/docs
+
 models: $(VENV)/.models
 	$(BIN)/python -m models.my_add
 	$(BIN)/python -m models.digit_detector train
@@ -155,6 +160,10 @@ build/toolchain/.headers: | $(VENV)/.test
 
 $(VENV)/.models: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),test,models]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.serve
+	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),docs]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.serve

@@ -1,4 +1,4 @@
-"""Runs the examples of the README as they are shown."""
+"""Runs the examples of the README, and of the pages that go on from it, as they are shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.conftest import ALL
 from tests.skips import need
 from tests.system.running import ROOT, Server, running
 
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("start", "write-an-op", "engines", "install"))]
+README = "\n".join(page.read_text() for page in PAGES)
 SIGNATURES = (ROOT / "docs" / "signatures.md").read_text()
 #: `make test-all` builds for every engine, as the README has it. tests/ops_build does so for other ops.
 ENGINE = "" if ALL else " --engine onnxruntime"
@@ -38,13 +39,14 @@ def of(library: Path) -> str:
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    """Returns the code blocks of a language, once each: the README shows some that a page shows too."""
+    return list(dict.fromkeys(re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)))
 
 
 def commands(beginning: str) -> list[str]:
-    """Returns the shell lines of the README that begin with `beginning`, without their comments."""
+    """Returns the shell lines that begin with `beginning`, without their comments."""
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(beginning)]
-    assert lines, f"the README has no line that begins with {beginning!r}"
+    assert lines, f"no page has a line that begins with {beginning!r}"
     return [line.split("  #")[0].strip() for line in lines]
 
 
@@ -63,7 +65,7 @@ def gateway(library: Path) -> Iterator[Server]:
 
 
 def curl_line(model: str, gateway: Server) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs the line that sends a picture to a model. Returns the answer, and the one that the README shows."""
+    """Runs the line that sends a picture to a model. Returns the answer, and the one that the page shows."""
     (line,) = [line for line in commands("curl") if line.endswith(f"/predict/{model}")]
     answer = json.loads(run(line.replace("localhost:8000", f"127.0.0.1:{gateway.http}").replace("curl", "curl -s")))
     (shown,) = [block for block in blocks("json") if f'"{model}"' in block]
@@ -231,11 +233,19 @@ def test_an_op_that_prepares(tmp_path: Path, constant: bool) -> None:
         np.testing.assert_array_equal(session.run(None, feeds)[0], [[6, 22]] * rows)
 
 
-def test_every_link_leads_somewhere() -> None:
-    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.stem
+)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Anchors are checked in the site: tests/test_docs_site.py."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):
-            assert (ROOT / target).exists(), target
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_a_screen_and_a_half() -> None:
+    assert 60 < len(PAGES[0].read_text().splitlines()) <= 100
 
 
 def test_the_make_targets_exist() -> None:
