@@ -83,6 +83,19 @@ def test_a_page_of_an_op_has_its_engines_and_its_functions(pages, library):
         assert f"\n{snake_case(op.name)}(" in text and op.signature in text, op.name
 
 
+def test_each_op_has_its_figure(pages, site, library):
+    table = read_table(library)
+    for op in table:
+        name = snake_case(op.name)
+        (figure,) = [load for load in pages[f"ops/{name}.html"].loads if load.endswith(f"{name}_tensors.svg")]
+        picture = (site / "ops" / figure).read_text()
+        assert all(f">{tensor.name}" in picture for tensor in (*op.inputs, *op.outputs)), name
+    curves = [
+        op.name for op in table if any("_curve.svg" in load for load in pages[f"ops/{snake_case(op.name)}.html"].loads)
+    ]
+    assert {"Mish", "MishBackward", "Asinh", "LeakyRelu"} < set(curves) and "MyAdd" not in curves
+
+
 def test_links_and_anchors_lead_somewhere(pages, site):
     checked = 0
     for name, page in pages.items():
@@ -137,4 +150,5 @@ def test_python_functions_have_their_docstrings(pages):
     text = pages["reference/python.html"].text
     for name in ("opgate.op_library", "opgate.torch.load", "opgate.jax", "opgate.tvm_ffi", "opgate.openvino.node"):
         assert name in text
+    assert "\nop(signature" in text
     assert "Raises FileNotFoundError that says what to do if it was not built" in text

@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import figures
 import reference
 from sphinx.cmd.build import main as sphinx
 
@@ -101,6 +102,13 @@ def write_sources(sources: Path, library: Path) -> None:
     )
     for op, more in reference.op_sections(library, listed).items():
         texts[f"ops/{op}"] += more
+    for op, pictures in figures.figures(library).items():
+        shown = "".join(f"\n![{text}]({op}_{name}.svg)\n" for name, (text, _) in pictures.items())
+        title, _, rest = texts[f"ops/{op}"].partition("\n")
+        texts[f"ops/{op}"] = f"{title}\n{shown}{rest}"
+        (sources / "ops").mkdir(exist_ok=True)
+        for name, (_, picture) in pictures.items():
+            (sources / "ops" / f"{op}_{name}.svg").write_text(picture)
     for folder, (title, text) in LISTS.items():
         within = sorted(name for name in texts if name.startswith(f"{folder}/"))
         texts[folder] = f"# {title}\n\n{text}\n\n{toctree(within)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 import typer
 
+import opgate
 from opgate import cli
 from opgate.ops_build.adapters.jax import limits as jax
 from opgate.ops_build.adapters.litert import limits as litert
@@ -114,7 +114,7 @@ def commands_page() -> str:
     context = typer.Context(group, info_name="opgate")
     lines = ["# Command line", "", "What `opgate COMMAND --help` prints.", ""]
     for name in cli.COMMANDS:
-        command = group.get_command(context, name)  # type: ignore[attr-defined]
+        command = group.get_command(context, name)
         inner = typer.Context(command, info_name=name, parent=context)
         usage = " ".join(command.collect_usage_pieces(inner))
         lines += [
@@ -231,7 +231,7 @@ def metric_families() -> Iterator[tuple[str, str, str, str]]:
         yield name, "counter" if name == "nv_energy_consumption" else "gauge", "gpu_uuid", text
     for call in ast.walk(ast.parse(inspect.getsource(metrics))):
         if isinstance(call, ast.Call) and (kind := getattr(call.func, "id", "")).endswith("MetricFamily"):
-            name, text = (argument.value for argument in call.args[:2])  # type: ignore[attr-defined]
+            name, text = (argument.value for argument in call.args[:2])
             labels = next((word.value for word in call.keywords if word.arg == "labels"), None)
             named = version if isinstance(labels, ast.Name) else ", ".join(ast.literal_eval(labels) if labels else [])
             kind = kind.removesuffix("MetricFamily").lower()
@@ -269,16 +269,15 @@ def settings_page(root: Path) -> str:
         "A setting comes from its option of `opgate serve`, else from its variable, else it is the default.",
         "",
     ]
-    page += ["| variable | option | default | what it does |", "|---|---|---|---|"]
+    page += ["| variable and option | default | what it does |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         flag = flags.get(name)
         default = flag.default if flag and flag.default else "" if field.default_factory else field.default
         shown = "" if default is None or str(default) in ("", "PydanticUndefined") else str(default)
         option = Settings.option(name) if flag else ""
         text = " ".join(filter(None, [flag.help if flag else "", comments.get(name, "")]))
-        page.append(
-            f"| {cell(Settings.variable(name), True)} | {cell(option, True)} | {cell(shown, True)} | {cell(text)} |"
-        )
+        names = f"{cell(Settings.variable(name), True)} {cell(option, True)}"
+        page.append(f"| {names} | {cell(shown, True)} | {cell(text)} |")
     return "\n".join(page) + "\n"
 
 
@@ -287,7 +286,7 @@ def _comments(source: Path) -> dict[str, str]:
     with source.open("rb") as file:
         found = {token.start[0]: token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT}
     alone = {number for number, token in found.items() if not token.line[: token.start[1]].strip()}
-    (body,) = [node.body for node in ast.parse(source.read_text()).body if getattr(node, "name", "") == "Settings"]  # type: ignore[attr-defined]
+    (body,) = [node.body for node in ast.parse(source.read_text()).body if getattr(node, "name", "") == "Settings"]
     texts: dict[str, str] = {}
     for field in body:
         if isinstance(field, ast.AnnAssign):
@@ -310,11 +309,10 @@ def python_page(root: Path) -> str:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 page += _entry(module, node)
-    for name in importlib.import_module("opgate").__all__:
-        function = getattr(importlib.import_module("opgate"), name)
-        if function.__module__ != "opgate":
-            node = ast.parse(inspect.getsource(function)).body[0]
-            page += _entry("opgate", node)
+        if module == "opgate":  # what it has from elsewhere
+            for function in (getattr(opgate, name) for name in opgate.__all__):
+                if function.__module__ != "opgate":
+                    page += _entry("opgate", ast.parse(inspect.getsource(function)).body[0])
     return "\n".join(page) + "\n"
 
 
