@@ -68,7 +68,7 @@ def with_links_of_the_site(text: str, page: Path, names: dict[Path, str], source
         if not target.exists():
             raise FileNotFoundError(f"{page.relative_to(ROOT)}: {match[2]} leads nowhere")
         if target.is_dir():
-            own = {"decisions": "decisions.md"}.get(target.name, "layout.md")
+            own = {"decisions": "decisions.md"}.get(target.name, "rooms.md")
         elif target in names:
             own = f"{names[target]}.md"
         else:
