@@ -194,9 +194,10 @@ def row_of(
     engine = ENGINES[environment.engine]
     library = options.library(engine.library)
     of_no_file = (*environment.packages[:1], "", environment.python, "")
-    if not library.is_file():
+    if runs and not library.is_file():
         return (*of_no_file, f"{library.name} is not built")
-    key = f"{environment.name} {hashlib.sha256(library.read_bytes()).hexdigest()}"
+    digest = hashlib.sha256(library.read_bytes()).hexdigest() if library.is_file() else ""
+    key = f"{environment.name} {digest}"
     if key not in known and runs:
         python = interpreter(environment)
         if isinstance(python, str):
@@ -253,9 +254,9 @@ def main() -> int:
     lines = [
         "# Versions of engines",
         "",
-        "Every case of every op, in each of these versions, with one and the same file for an engine: a row has the first",
-        "digits of its SHA-256. Each version has an environment of its own. `make versions` makes this page, and tries each",
-        "version of Python that is on the `PATH`.",
+        "Every case of every op, in each of these versions. Each has an environment of its own. `make versions` makes this",
+        "page: it tries the same file of an engine in all of its versions, and each version of Python that is on the `PATH`. A",
+        "row has the first digits of the SHA-256 of the file that was tried there last.",
         "",
         "JAX and OpenVINO call the library for ONNX Runtime. TensorFlow's fits the version that it was built with, and refuses",
         "others by name. TensorRT-RTX makes layers and engines of the plugins and runs none; before 1.7 its parser takes no",
