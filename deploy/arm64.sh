@@ -26,13 +26,16 @@ done
 # The kernel keeps the interpreter open, so it is found in every root.
 binfmt=/proc/sys/fs/binfmt_misc
 [ -e $binfmt/register ] || mount -t binfmt_misc none $binfmt
-[ ! -e $binfmt/qemu-aarch64 ] || echo -1 >$binfmt/qemu-aarch64
+[ ! -e $binfmt/opgate-arm64 ] || echo -1 >$binfmt/opgate-arm64
 elf='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
 mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-echo ":qemu-aarch64:M::$elf:$mask:$qemu:F" >$binfmt/register
+echo ":opgate-arm64:M::$elf:$mask:$qemu:F" >$binfmt/register
 
 mounts=()
-cleanup() { for place in "${mounts[@]}"; do umount -l "$place" || true; done; }
+cleanup() {
+  echo -1 >$binfmt/opgate-arm64 || true
+  for place in "${mounts[@]}"; do umount -l "$place" || true; done
+}
 trap cleanup EXIT
 bind() { mkdir -p "$2"; mount --bind "$1" "$2"; mounts+=("$2"); }
 system() { # system NAME PACKAGES: makes a system of Debian 12 if it isn't there
@@ -45,7 +48,7 @@ system() { # system NAME PACKAGES: makes a system of Debian 12 if it isn't there
   for place in proc sys dev; do bind /$place "$root/$place"; done
 }
 run() { # run NAME COMMAND: in a system, with the packages of Python that were installed for it
-  chroot "$folder/$1" /bin/bash -c "export PYTHONPATH=\${PYTHONPATH:-/opt/site} HOME=/root LC_ALL=C.UTF-8 ORT_DISABLE_TELEMETRY=1
+  chroot "$folder/$1" /bin/bash -c "set -euo pipefail; export PYTHONPATH=\${PYTHONPATH:-/opt/site} HOME=/root LC_ALL=C.UTF-8 ORT_DISABLE_TELEMETRY=1
     export PATH=/opt/site/bin:/opt/wrap:/opt/cross/bin:/usr/bin:/bin CCACHE_DIR=/opt/ccache; $2"
 }
 packages() { # packages NAME REQUIREMENTS...: the wheels for ARM that its Python gets
@@ -82,8 +85,8 @@ git -C "$here" ls-files -z | tar -C "$here" --null -T - -c | tar -C "$root/work"
 
 echo "the wheel"
 run build "cd /work && python3 -m hatchling build -t wheel -d dist >log.txt 2>&1 || { tail -40 log.txt; exit 1; }"
-mkdir -p "$here/dist"
-cp "$root"/work/dist/*.whl "$here/dist/"
+mkdir -p "${DIST:=$here/dist}"
+cp "$root"/work/dist/*.whl "$DIST/"
 wheel=$(ls "$root"/work/dist/*.whl)
 ls -l "$wheel"
 run build "cd /work && python3 -m auditwheel show dist/*.whl" | grep -A1 "consistent with"
@@ -100,9 +103,13 @@ from opgate import op_library
 from opgate.ops_build.op_table import cpu_level, read_table
 print(platform.machine(), len(read_table(op_library())), 'ops, kernels for', cpu_level(op_library()))
 END
-! command -v gcc g++ cc cmake
+for compiler in gcc g++ cc cmake; do
+  if command -v \$compiler; then echo 'expected a system without a compiler' >&2; exit 1; fi
+done
 python3 -m opgate serve --model-repository model_repository --http-port $port --no-grpc >log.txt 2>&1 &
-for second in \$(seq 300); do grep -q '\"listening\"' log.txt && break; sleep 1; done
-curl --silent --fail --data-binary @digits.jpg -H 'Content-Type: image/jpeg' localhost:$port/predict/digit_detector; echo
-kill %1; wait
-python3 -m opgate verify ${OPS:-MyAdd Mish KNNQuery TopKLabels DecodeImage} 2>/dev/null | tail -1"
+for second in \$(seq 300); do if grep -q '\"listening\"' log.txt; then break; fi; sleep 1; done
+curl --silent --fail --data-binary @digits.jpg -H 'Content-Type: image/jpeg' localhost:$port/predict/digit_detector
+echo
+kill %1
+wait || true
+python3 -m opgate verify ${OPS:-MyAdd Mish KNNQuery TopKLabels DecodeImage} | tail -1"

@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,28 +27,29 @@ EPOCH = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_o
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="an empty folder, or none")
     parser.add_argument("--arm64", action="store_true", help="make the wheel for 64-bit ARM too, see deploy/arm64.sh")
     options = parser.parse_args()
     version = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
     if changed := git("status", "--porcelain"):
         sys.exit(f"expected a checkout without changes, got\n{changed}")
-    shutil.rmtree(options.output, ignore_errors=True)
-    options.output.mkdir(parents=True)
+    if options.output.exists() and any(options.output.iterdir()):
+        sys.exit(f"expected an empty folder, or none, got {options.output}")
+    options.output.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     say("notes")
     (options.output / f"opgate-{version}.md").write_text(notes((ROOT / "CHANGELOG.md").read_text(), version))
     if options.arm64:
         say("the wheel for ARM")
-        subprocess.run([ROOT / "deploy" / "arm64.sh"], check=True, env=environment)
+        subprocess.run([ROOT / "deploy" / "arm64.sh"], check=True, env={**environment, "DIST": str(options.output)})
     say("the archive of the sources, and the wheel: some minutes")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(options.output)]
     subprocess.run(command, cwd=ROOT, check=True, env=environment)
     say("the context of the images")
     context(options.output / f"opgate-{version}-images.tar.gz")
-    for wheel in sorted(options.output.glob(f"*_{os.uname().machine}.whl")):
-        say(f"{wheel.name} in a fresh environment")
-        check_wheel(wheel, version)
+    (wheel,) = options.output.glob(f"opgate-{version}-*_{os.uname().machine}.whl")
+    say(f"{wheel.name} in a fresh environment")
+    check_wheel(wheel, version)
     say("the archive of the sources has what makes the wheel")
     check_sources(options.output / f"opgate-{version}.tar.gz")
     files = sorted(path for path in options.output.iterdir() if path.is_file())

@@ -219,6 +219,7 @@ def triton(
     from pydantic import ValidationError
 
     from opgate.service.repository.config import ConfigError
+    from opgate.service.repository.op_libraries import trusted_folders
     from opgate.service.settings import Settings
 
     options: dict[str, Any] = {"model_repository": model_repository} if model_repository else {}
@@ -243,7 +244,7 @@ def triton(
             extra.append("--disable-auto-complete-config")
         installed = install(install_into or default_folder(), lambda line: typer.echo(f"opgate: {line}", err=True))
         line = command(installed, repository, http_port, grpc_port, [*extra, *context.args])
-        libraries = [folder.resolve() for folder in settings.trusted_directories()]
+        libraries = [folder.resolve() for folder in trusted_folders(settings)]
         address = f"http://{f'[{http_address}]' if ':' in http_address else http_address}:{http_port}"
         if _answers(f"{address}/v2/health/live"):
             raise TritonError(f"another server answers at {address}: name another port with --http-port")

@@ -173,7 +173,8 @@ def _copies(
 ) -> Iterator[Copy]:
     """Yields what is copied if every node runs on a GPU, but for ops without a CUDA kernel and tensors of strings.
 
-    ONNX Runtime may put more on the CPU, such as operators that compute shapes.
+    ONNX Runtime may put more on the CPU, such as operators that compute shapes. Tensors within If, Loop and Scan don't
+    count.
     """
     on_cpu: dict[str, list[str]] = {}  # the tensors that nodes on the CPU make or take, with their ops
     made_on_gpu: set[str] = set()
@@ -186,7 +187,7 @@ def _copies(
                 on_cpu.setdefault(name, []).append(node.op_type)
         else:
             made_on_gpu.update(node.output)
-            taken_on_gpu.update(node.input)
+            taken_on_gpu.update(node.input, _captured(node))
     given, asked = ([value.name for value in some] for some in (_inputs(model), model.graph.output))
     for name in dict.fromkeys([*given, *(name for node in model.graph.node for name in node.output if name)]):
         others = ", ".join(dict.fromkeys(on_cpu.get(name, ())))
@@ -195,6 +196,14 @@ def _copies(
             yield Copy(tensor, size, True, "an input" if name in given else f"after {others}")
         elif name in made_on_gpu and (others or name in asked):
             yield Copy(tensor, size, False, f"for {others}" if others else "an output")
+
+
+def _captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Yields the names that the graphs in a node use, theirs too."""
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            for inner in graph.node:
+                yield from (*inner.input, *_captured(inner))
 
 
 def _has_cuda_kernel(op: Op, folders: Sequence[Path]) -> bool:

@@ -119,24 +119,31 @@ async def unload(gateway: Gateway, name: str, dependents: bool) -> list[str]:
 
 async def register(gateway: Gateway, name: str, key: str, offset: int, byte_size: int) -> None:
     """Registers a region of system shared memory."""
-    _regions(gateway).register(name, key, offset, byte_size)
+    regions = _regions(gateway)
+    async with regions.order:
+        regions.register(name, key, offset, byte_size)
 
 
 async def register_cuda(gateway: Gateway, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
     """Registers a region of CUDA shared memory."""
     regions = _regions(gateway)
-    await asyncio.to_thread(cuda_memory.gpu, device_id)  # the first time takes up to seconds
-    regions.register_cuda(name, handle, device_id, byte_size)
+    async with regions.order:
+        await asyncio.to_thread(cuda_memory.gpu, device_id)  # the first time takes up to seconds
+        regions.register_cuda(name, handle, device_id, byte_size)
 
 
 async def unregister(gateway: Gateway, name: str) -> None:
     """Unregisters a region of system shared memory, or all of them if the name is empty."""
-    _regions(gateway).unregister(name, SystemRegion)
+    regions = _regions(gateway)
+    async with regions.order:
+        regions.unregister(name, SystemRegion)
 
 
 async def unregister_cuda(gateway: Gateway, name: str) -> None:
     """Unregisters a region of CUDA shared memory, or all of them if the name is empty."""
-    _regions(gateway).unregister(name, CudaRegion)
+    regions = _regions(gateway)
+    async with regions.order:
+        regions.unregister(name, CudaRegion)
 
 
 async def trace(gateway: Gateway, model: str, changes: Mapping[str, Any]) -> None:

@@ -37,10 +37,11 @@ def gpu(device_id: int) -> Gpu:
     if library is None:
         text = "CUDA shared memory is not supported by this server: there is no libcuda.so.1 of an NVIDIA driver"
         raise ServingError(Kind.UNSUPPORTED, text)
-    with _STARTING:
-        if device_id not in _GPUS:
-            _GPUS[device_id] = Gpu(library, device_id)
-        return _GPUS[device_id]
+    if device_id not in _GPUS:
+        with _STARTING:
+            if device_id not in _GPUS:
+                _GPUS[device_id] = Gpu(library, device_id)
+    return _GPUS[device_id]
 
 
 _GPUS: dict[int, Gpu] = {}
@@ -104,6 +105,7 @@ class Gpu:
         return self._text(
             self._enter()
             or self._library.cuMemcpyHtoD_v2(ctypes.c_uint64(address), _pointer(data), ctypes.c_size_t(size))
+            or self._library.cuStreamSynchronize(None)  # a copy to a GPU may go on after its call
         )
 
     def _enter(self) -> int:

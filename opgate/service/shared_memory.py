@@ -7,6 +7,7 @@ and writes, which then come to less. A region of CUDA shared memory is memory of
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
@@ -153,6 +154,7 @@ class Regions:
     def __init__(self, most: int, budget: Budget) -> None:
         """`most` bounds the regions, with those that are unregistered but in use. `budget` counts the bytes that are
         copied out of regions and not freed yet."""
+        self.order = asyncio.Lock()  # regions come and go in the order in which clients ask
         self._most = most
         self._budget = budget
         self._regions: dict[str, Region] = {}

@@ -56,6 +56,8 @@ def changed(*pairs):
         (changed(("x: T", "data: T")), "mine.Op: input 1 is called 'data', it was 'x'"),
         (changed(("mask?: bool[n]", "mask?: bool[c]")), "mine.Op: other sizes: "),
         (changed(("y: T[n,k]", "y: T[n,c]")), "mine.Op: other sizes: "),
+        (changed(("y: T[n,k]", "y: T[n,1]")), "mine.Op: other sizes: "),
+        (changed(("y: T[n,k]", "y: T[n,n+1]")), "mine.Op: other sizes: "),
         (changed(("k: int=5", "k: int=6")), "mine.Op: attribute 'k' is 6 if it isn't given, it was 5"),
         (changed(("k: int=5", "k: int")), "mine.Op: attribute 'k' must be given"),
         (changed(("k: int=5, mode", "k: int=5, limit: float, mode")), "mine.Op: attribute 'limit' is new"),
@@ -97,6 +99,20 @@ def test_places_versions_and_processors(compared):
     assert adds == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("y: T[n,c]", "y: T[n,1]"), ("y: T[n,n+1]", "y: T[n,n+c]"), ("y: T[n,0]", "y: T[n,n]")]
+)
+def test_a_number_is_no_name(compared, old, new):
+    signature = "<T: f32|f64> Op(x: T[n,c]) -> (y: T[n])"
+    breaks, _ = compared(signature.replace("y: T[n]", new), old=signature.replace("y: T[n]", old))
+    assert len(breaks) == 1 and breaks[0].startswith("mine.Op: other sizes: "), breaks
+
+
+def test_a_lower_level_of_processors_breaks_nothing(compared):
+    found = compared(OLD, before={"flags": "-march=x86-64-v4"}, flags="-march=x86-64-v3")
+    assert found == ([], ["libmine_onnxruntime.so: compiled for -march=x86-64-v3, it was for -march=x86-64-v4"])
+
+
 def test_ops_that_come_and_go(compared):
     assert compared(OLD.replace("Op(", "Other("), name="Other") == (["mine.Op: it is gone"], ["mine.Other: it is new"])
 
@@ -116,6 +132,7 @@ def test_the_command_takes_wheels_and_folders(tmp_path, library, monkeypatch):
     assert (same.exit_code, same.output) == (0, "0 changes break models or callers, 0 don't\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.whl").write_bytes(b"PK")
-    for place in ("empty", "broken.whl"):
+    (tmp_path / "odd.json").write_text('{"libraries": [{"domain": "mine", "file": "a.so", "ops": [{"name": "Op"}]}]}')
+    for place in ("empty", "broken.whl", "odd.json"):
         done = run(app, ["diff", str(tmp_path / place), str(new)])
         assert done.exit_code == 1 and done.output.startswith("opgate: ") and place in done.output, done.output

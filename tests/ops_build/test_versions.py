@@ -72,7 +72,9 @@ def test_a_row_is_of_one_file_and_one_version(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("result", "everywhere", "where_one_version_fits"),
     [("10 passed", False, False), ("0 passed; 3 of op and dtype not run: no wheel", True, True),
-     ("9 passed, 1 failed: Mish", True, True), ("refused: it fits another, and has failed", True, False)],
+     ("9 passed, 1 failed: Mish", True, True), ("refused: it fits another, and has failed", True, False),
+     ("10 passed; 2 of op and dtype not run, most often: it has failed elsewhere", False, False),
+     ("libopgate_jax.so is not built", True, True), ("not tried", False, False)],
 )  # fmt: skip
 def test_a_refusal_is_right_where_a_library_fits_one_version(
     result: str, everywhere: bool, where_one_version_fits: bool

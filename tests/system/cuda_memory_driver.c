@@ -155,7 +155,28 @@ static int copy(uint64_t address, void* into, const void* from, size_t count) {
 
 int cuMemcpyDtoH_v2(void* into, uint64_t from, size_t count) { return copy(from, into, NULL, count); }
 
-int cuMemcpyHtoD_v2(uint64_t into, const void* from, size_t count) { return copy(into, NULL, from, count); }
+/* As CUDA may, it returns before the bytes are there. */
+static _Thread_local struct {
+  uint64_t into;
+  void* bytes;
+  size_t count;
+} pending;
+
+int cuStreamSynchronize(void* stream) {
+  (void)stream;
+  const int code = pending.bytes == NULL ? OK : copy(pending.into, NULL, pending.bytes, pending.count);
+  free(pending.bytes);
+  pending.bytes = NULL;
+  return code;
+}
+
+int cuMemcpyHtoD_v2(uint64_t into, const void* from, size_t count) {
+  const int code = cuStreamSynchronize(NULL);
+  pending.into = into;
+  pending.count = count;
+  pending.bytes = memcpy(malloc(count), from, count);
+  return code;
+}
 
 int cuGetErrorName(int code, const char** name) {
   *name = code == INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : code == ILLEGAL ? "CUDA_ERROR_ILLEGAL_ADDRESS" : NULL;

@@ -63,6 +63,7 @@ class Memory:
     def put(self, array, offset=0):
         data = array.tobytes()
         assert self.driver.cuMemcpyHtoD_v2(ctypes.c_uint64(self.address.value + offset), data, len(data)) == 0
+        assert self.driver.cuStreamSynchronize(None) == 0
 
     def get(self, dtype, count, offset=0):
         data = ctypes.create_string_buffer(count * np.dtype(dtype).itemsize)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opgate import cpu
 from opgate.ops_build.building.manifest import MANIFEST
 from opgate.ops_build.op_table import Attribute, Input, Op, Output, parse_signature
 
@@ -60,6 +61,7 @@ def _manifest(place: Path) -> dict[str, Any]:
             content = (place / MANIFEST if place.is_dir() else place).read_text()
         manifest = json.loads(content)
         libraries = [entry for entry in manifest["libraries"] if "domain" in entry]
+        _ops({"libraries": libraries})  # it has all that is compared
     except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{place}: expected a folder or a wheel with a {MANIFEST} of opgate build, got {error}"
@@ -119,11 +121,11 @@ def _of_tensors(kind: str, old: Sequence[Input | Output], new: Sequence[Input | 
 def _sizes(op: Op, inputs: int, outputs: int) -> list[Any]:
     """Returns the sizes of so many inputs and outputs. Names of sizes count by their order alone."""
     attributes = {attribute.name for attribute in op.attributes}
-    numbers: dict[str, int] = {}
+    numbers: dict[str, str] = {}
 
     def numbered(part: Any) -> Any:
         if isinstance(part, str):
-            return part if part in attributes else numbers.setdefault(part, len(numbers))
+            return part if part in attributes else numbers.setdefault(part, f"#{len(numbers)}")
         if isinstance(part, list):
             return [part[0], *map(numbered, part[1:])]
         return part
@@ -188,7 +190,10 @@ def _of_processors(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[C
     before, after = (
         {(e["domain"], e["file"]): str(e.get("flags", "")) for e in some["libraries"]} for some in (old, new)
     )
+    levels = ["", *(level.flag for of_machine in cpu.LEVELS.values() for level in of_machine.values())]
     for place in sorted(before.keys() & after.keys()):
         if before[place] != after[place]:
-            was, now = (flags or "every processor" for flags in (before[place], after[place]))
-            yield Change(bool(after[place]), f"{place[1]}: compiled for {now}, it was for {was}")
+            was, now = before[place], after[place]
+            lower = not now or (was in levels and now in levels and levels.index(now) < levels.index(was))
+            text = f"compiled for {now or 'every processor'}, it was for {was or 'every processor'}"
+            yield Change(not lower, f"{place[1]}: {text}")

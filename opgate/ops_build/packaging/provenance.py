@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from opgate.ops_build.verification.verify import Cell
 
 #: Beside the manifest: what came of the last `opgate verify` of all ops.
 VERIFIED = "verified.json"
-#: The packages of the engines, and which library of a build each of them calls.
-_PACKAGES = {
-    "onnxruntime": ("onnxruntime", "onnxruntime"),
-    "torch": ("torch", "torch"),
-    "tensorflow": ("tensorflow", "tensorflow"),
-    "litert": ("ai-edge-litert", "litert"),
-    "jax": ("jax", "onnxruntime"),
-    "openvino": ("openvino", "onnxruntime"),
+#: The packages that may have an engine, and which library of a build it calls.
+_PACKAGES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "onnxruntime": (("onnxruntime", "onnxruntime-gpu"), "onnxruntime"),
+    "torch": (("torch",), "torch"),
+    "tensorflow": (("tensorflow", "tensorflow-cpu"), "tensorflow"),
+    "litert": (("ai-edge-litert",), "litert"),
+    "jax": (("jax",), "onnxruntime"),
+    "openvino": (("openvino",), "onnxruntime"),
 }
 
 

@@ -94,7 +94,7 @@ class Loading:
     @cached_property
     def _libraries(self) -> Hashable:
         """What stands for the op libraries as they are. A thread that loads finds it, because that takes a while."""
-        return stamp_of_libraries(self._settings.trusted_directories())
+        return stamp_of_libraries(self._settings)
 
     @property
     def outcomes(self) -> dict[str, Outcome]:

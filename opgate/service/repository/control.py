@@ -605,7 +605,7 @@ class ModelControl:
     def _stamps(self) -> dict[str, Hashable]:
         """Returns for each model a value that differs when something has changed from which it is made."""
         self._repositories.refresh()
-        libraries = stamp_of_libraries(self._settings.trusted_directories())
+        libraries = stamp_of_libraries(self._settings)
         return {
             name: (tuple(stamp_of_parts(source.folder) for source in sources), libraries)
             for name, sources in self._repositories.find().items()

@@ -77,16 +77,25 @@ def _image(name: str, data: bytes, digest: str) -> Path:
         return image
 
 
+# What is signed of the manifests that must be: what was checked is what is read, whatever the files are by then.
+_SIGNED: dict[Path, bytes] = {}
+
+
 def refused_folders(settings: Settings) -> dict[Path, str]:
     """Returns the folders of OPGATE_OPS_PATH whose manifest none of the operator's signers has signed, and why. Without
     signers there are none. opgate's own libraries are a part of the gateway, and need no signature."""
     found: dict[Path, str] = {}
-    if settings.trusted_signers is not None:
-        for folder in settings.named_directories():
-            try:
-                check(folder, read_signers(settings.trusted_signers))
-            except SigningError as error:
-                found[folder] = str(error)
+    for folder in settings.named_directories():
+        _SIGNED.pop(folder, None)
+        if settings.trusted_signers is None:
+            continue
+        try:
+            _check_not_writable_by_all(settings.trusted_signers, "public keys")
+            _SIGNED[folder] = check(folder, read_signers(settings.trusted_signers))
+        except ConfigError as error:
+            found[folder] = error.message
+        except SigningError as error:
+            found[folder] = str(error)
     return found
 
 
@@ -102,8 +111,8 @@ def with_refusals(error: ConfigError, settings: Settings) -> ConfigError:
     return ConfigError(f"{error.message}. Not trusted: {reasons}") if reasons else error
 
 
-def _check_not_writable_by_all(folder: Path) -> None:
-    """Raises ConfigError if everybody may change what a trusted folder lists."""
+def _check_not_writable_by_all(folder: Path, what: str = "op libraries") -> None:
+    """Raises ConfigError if everybody may change what a trusted folder has."""
     for path in (folder / MANIFEST, folder, *folder.resolve().parents):
         try:
             mode = path.stat().st_mode
@@ -112,7 +121,7 @@ def _check_not_writable_by_all(folder: Path) -> None:
         # In a sticky folder, such as /tmp, others can't replace what is not theirs. They can add a manifest, though.
         if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and path != folder):
             raise ConfigError(
-                f"the op libraries of {folder} are not trusted: everybody may write {path}, so anybody could add "
+                f"the {what} of {folder} are not trusted: everybody may write {path}, so anybody could add "
                 f"native code; run `chmod o-w {path}`"
             )
 
@@ -127,7 +136,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Returns the manifest of a folder, an empty one if the folder has none. Raises ConfigError if it is broken."""
     path = directory / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(_SIGNED.get(directory) or path.read_bytes())
     except FileNotFoundError:
         return {"format": 1, "libraries": []}
     except (OSError, ValueError) as error:
@@ -147,11 +156,11 @@ def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
 
 
-def stamp_of_libraries(directories: Iterable[Path]) -> Hashable:
-    """Returns a value that differs when a library or a manifest in one of these folders has changed."""
-    paths = [
-        path for folder in directories for path in (folder / MANIFEST, folder / SIGNATURE, *sorted(folder.glob("*.so")))
-    ]
+def stamp_of_libraries(settings: Settings) -> Hashable:
+    """Returns a value that differs when a library, a manifest or a signer's key has changed."""
+    paths = [] if settings.trusted_signers is None else sorted(settings.trusted_signers.glob("*.pem"))
+    for folder in settings.trusted_directories():
+        paths += [folder / MANIFEST, folder / SIGNATURE, *sorted(folder.glob("*.so"))]
     return tuple((str(path), stamp_of(path)) for path in paths)
 
 
@@ -303,6 +312,8 @@ def trust(library: Path, directory: Path | None = None) -> Path:
     """
     digest = sha256(library)
     folder = directory or _manifest_folder(library)
+    if (folder / SIGNATURE).exists():
+        raise ValueError(f"{folder / MANIFEST} is signed, and would no longer be what was signed: list it elsewhere")
     try:
         manifest = read_manifest(folder)
     except ConfigError as error:

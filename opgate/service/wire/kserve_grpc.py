@@ -31,7 +31,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.request_plan import SHAPE, Plan, Plans
 from opgate.service.wire.responses import count_responses, responses
-from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
+from opgate.service.wire.shared_tensors import GPU_COST, Place, SharedInput, writing_cost
 
 #: Parameters of a response.
 Parameters = Mapping[str, bool | int | float | str]
@@ -274,6 +274,8 @@ def encoding_cost(request: Request) -> int:
     plan: GrpcPlan = request.context
     if plan.is_plain and not plan.spec.decoupled:
         return 0
+    if request.shared is not None and request.shared.on_gpu:
+        return GPU_COST
     result = request.result or {}
     plan = plan.of(result)
     cost = 0

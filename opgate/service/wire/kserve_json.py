@@ -33,7 +33,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.request_plan import MAX_PLAN_BYTES, SHAPE, Plan, Plans, Shapes
 from opgate.service.wire.responses import refuse_decoupled
-from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
+from opgate.service.wire.shared_tensors import GPU_COST, Place, SharedInput, writing_cost
 
 # Checking or copying this many bytes of binary data costs as much as reading a byte of JSON.
 _BINARY_COST = 16
@@ -444,6 +444,8 @@ def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
     if request.context.only_binary:
         return 0
+    if request.shared is not None and request.shared.on_gpu:
+        return GPU_COST
     result = request.result or {}
     plan: JsonPlan = request.context.of(result)
     cost = 0

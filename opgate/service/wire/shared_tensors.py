@@ -12,11 +12,13 @@ from opgate.service.core.datatypes import DataType
 from opgate.service.core.errors import Kind, ServingError, detached, invalid
 from opgate.service.core.request import Request
 from opgate.service.core.tensors import from_raw, wrong_size
-from opgate.service.shared_memory import Region, Regions
+from opgate.service.shared_memory import CudaRegion, Region, Regions
 from opgate.service.wire.content_types import Content
 
 # Copying so many bytes costs as much as reading a byte of JSON. Reading a byte of strings costs as much as so many.
 _BYTES_COST, _STRINGS_COST = 16, 16
+#: What reading or writing tensors costs if one lies on a GPU: as much as what is done on a thread, for it waits.
+GPU_COST = 1 << 40
 
 
 class Place(NamedTuple):
@@ -58,7 +60,7 @@ class SharedTensors:
     """The tensors in shared memory of one request. It holds their regions, so that unregistering one changes nothing
     for the request."""
 
-    __slots__ = ("_inputs", "_limits", "_outputs", "_regions", "cost", "unread")
+    __slots__ = ("_inputs", "_limits", "_outputs", "_regions", "cost", "on_gpu", "unread")
 
     def __init__(self, sharing: Sharing, regions: Regions | None, limits: Limits) -> None:
         """Raises ServingError: UNSUPPORTED if there are no regions, NOT_FOUND for an unknown one, INVALID for a place
@@ -71,7 +73,9 @@ class SharedTensors:
         self._outputs = {
             name: (place, _region(regions, place, "output", name)) for name, place in sharing.outputs.items()
         }
-        self.cost = sharing.cost
+        used = [region for _, region in (*self._inputs, *self._outputs.values())]
+        self.on_gpu = any(isinstance(region, CudaRegion) for region in used)
+        self.cost = GPU_COST if self.on_gpu else sharing.cost
         self.unread = bool(self._inputs)
 
     def read(self, request: Request) -> Request:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, load_delegate
 
-from opgate.ops_build.adapters.litert.limits import why_left_out
+from opgate.ops_build.adapters.litert.limits import NO_STRINGS
 from opgate.ops_build.adapters.litert.model import OneNodeModel, one_node_model
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
@@ -33,7 +33,8 @@ class LiteRtEngine:
         self._delegate = load_delegate(str(library.resolve()))
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
-        return why_left_out(op) or None
+        names = {types.get(name, name) for name in op.tensor_types}
+        return NO_STRINGS if "str" in names else None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """Returns the outputs by name, as NumPy arrays.

@@ -42,7 +42,7 @@ def load(path: Path | str) -> OpLibrary:
         raise LoadError(f"{path} is not there: run opgate build")
     built = re.search(rb"fits TensorFlow ([\d.]+)", path.read_bytes())
     fits = built[1].decode() if built else ""
-    refused = f"{path} fits TensorFlow {fits}, and this is {tf.__version__}: opgate build builds it again"
+    refused = f"{path} fits TensorFlow {fits or '?'}, and this is {tf.__version__}: opgate build builds it again"
     if fits and not tf.__version__.startswith(f"{fits}."):
         raise LoadError(refused)
     try:

@@ -13,6 +13,11 @@ struct Cpu : Checked {
     const std::int64_t c = in.size("c");
     const std::int32_t* cell = nullptr;
     OPGATE_RETURN_IF_ERROR(bev_pool_v2::find_cells(context, in, points, cell));
+    T* const grad_depth = out["grad_depth"].data<T>();
+    if (c == 0) {  // there may be more rows of no features than memory has room for
+      std::fill_n(grad_depth, points.depths, T{});
+      return {};
+    }
     const auto terms =
         bev_pool_v2::Terms::of(context, points.count, points.feats, points.feat, cell, points.depth, cell);
     const C *const depth = rows::wide<T>(context, in["depth"]), *const feat = rows::wide<T>(context, in["feat"]),
@@ -29,7 +34,6 @@ struct Cpu : Checked {
     std::fill_n(sums, points.depths, 0.0);
     const std::int64_t used = points.feats > 0 ? terms.begins[points.feats] : 0;
     for (std::int64_t i = 0; i < used; ++i) sums[terms.weights[i]] += static_cast<double>(products[i]);
-    T* const grad_depth = out["grad_depth"].data<T>();
     for (std::int64_t i = 0; i < points.depths; ++i) grad_depth[i] = static_cast<T>(static_cast<C>(sums[i]));
     return {};
   }
