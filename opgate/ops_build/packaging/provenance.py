@@ -41,9 +41,12 @@ def record(options: BuildOptions, cells: Sequence[Cell]) -> None:
     found: list[dict[str, Any]] = []
     for where, count in sorted(passed.items()):
         engine, _, device = where.partition(" ")
-        package, name = _PACKAGES.get(engine, ("", ""))
-        library = options.target(name)
-        if count and device == "cpu" and package and library.is_file():
+        if engine not in _PACKAGES or device != "cpu":
+            continue
+        packages, name = _PACKAGES[engine]
+        library, installed = options.target(name), next(filter(None, map(_version, packages)), "")
+        if count and installed and library.is_file():
+            entry = {"engine": engine, "version": installed, "device": device, "cases": count}
             found.append(
                 {
                     "engine": engine,
