@@ -47,15 +47,7 @@ def record(options: BuildOptions, cells: Sequence[Cell]) -> None:
         library, installed = options.target(name), next(filter(None, map(_version, packages)), "")
         if count and installed and library.is_file():
             entry = {"engine": engine, "version": installed, "device": device, "cases": count}
-            found.append(
-                {
-                    "engine": engine,
-                    "version": _version(package),
-                    "device": device,
-                    "cases": count,
-                    "library": sha256(library),
-                }
-            )
+            found.append({**entry, "library": sha256(library)})
     if found:
         (options.output / VERIFIED).write_text(json.dumps(found, indent=2) + "\n")
 
