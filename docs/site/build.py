@@ -31,7 +31,7 @@ PARTS = {
     "Serving": ["gateway", "workers", "triton-python", "triton-differences", "console", "limits", "models"],
     "Operating": ["operations", "load", "scaling", "deploy/*"],
     "Reference": ["reference/*"],
-    "Design and decisions": ["compares", "layout", "testing", "decisions", "results", "*"],
+    "Design and decisions": ["compares", "rooms", "testing", "decisions", "results", "*"],
 }
 #: Folders whose pages have one of their own that lists them.
 LISTS = {

@@ -330,7 +330,7 @@ def package(
 
     try:
         typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output, key)}")
-    except (BuildError, SigningError, OSError, ImportError) as error:
+    except (BuildError, SigningError, OSError) as error:
         raise _fail(error) from None
 
 
@@ -349,7 +349,7 @@ def sign(
     try:
         (folder / SIGNATURE).write_bytes(signature_of((folder / MANIFEST).read_bytes(), key))
         typer.echo(f"wrote {folder / SIGNATURE}")
-    except (SigningError, OSError, ImportError) as error:
+    except (SigningError, OSError) as error:
         raise _fail(error) from None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from logging import Handler
 from typing import Any, Protocol
 
@@ -119,30 +120,26 @@ async def unload(gateway: Gateway, name: str, dependents: bool) -> list[str]:
 
 async def register(gateway: Gateway, name: str, key: str, offset: int, byte_size: int) -> None:
     """Registers a region of system shared memory."""
-    regions = _regions(gateway)
-    async with regions.order:
+    async with _regions(gateway) as regions:
         regions.register(name, key, offset, byte_size)
 
 
 async def register_cuda(gateway: Gateway, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
     """Registers a region of CUDA shared memory."""
-    regions = _regions(gateway)
-    async with regions.order:
+    async with _regions(gateway) as regions:
         await asyncio.to_thread(cuda_memory.gpu, device_id)  # the first time takes up to seconds
         regions.register_cuda(name, handle, device_id, byte_size)
 
 
 async def unregister(gateway: Gateway, name: str) -> None:
     """Unregisters a region of system shared memory, or all of them if the name is empty."""
-    regions = _regions(gateway)
-    async with regions.order:
+    async with _regions(gateway) as regions:
         regions.unregister(name, SystemRegion)
 
 
 async def unregister_cuda(gateway: Gateway, name: str) -> None:
     """Unregisters a region of CUDA shared memory, or all of them if the name is empty."""
-    regions = _regions(gateway)
-    async with regions.order:
+    async with _regions(gateway) as regions:
         regions.unregister(name, CudaRegion)
 
 
@@ -224,7 +221,10 @@ def _view(gateway: Gateway) -> View:
     return gateway.view
 
 
-def _regions(gateway: Gateway) -> Regions:
+@asynccontextmanager
+async def _regions(gateway: Gateway) -> AsyncIterator[Regions]:
+    """Gives the regions of shared memory to one operation after the other, in the order in which clients ask."""
     if gateway.regions is None:
         raise ServingError(Kind.UNSUPPORTED, "shared memory is turned off on this server")
-    return gateway.regions
+    async with gateway.regions.order:
+        yield gateway.regions

@@ -23,9 +23,13 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
 
 
-def has_driver() -> bool:
-    """Returns whether the driver's library is on this machine."""
-    return _library() is not None
+@cache
+def driver() -> ctypes.CDLL | None:
+    """Returns the driver's library, None if it is not on this machine."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
 
 
 def gpu(device_id: int) -> Gpu:
@@ -33,7 +37,7 @@ def gpu(device_id: int) -> Gpu:
 
     Raises ServingError: UNSUPPORTED without a driver, INVALID if there is no such GPU, UNAVAILABLE if it can't be used.
     """
-    library = _library()
+    library = driver()
     if library is None:
         text = "CUDA shared memory is not supported by this server: there is no libcuda.so.1 of an NVIDIA driver"
         raise ServingError(Kind.UNSUPPORTED, text)
@@ -126,11 +130,3 @@ class Gpu:
 
 def _pointer(data: bytes | memoryview) -> Any:
     return ctypes.c_void_p(np.frombuffer(data, np.uint8).ctypes.data if len(data) else None)
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None

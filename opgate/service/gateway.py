@@ -18,7 +18,7 @@ from opgate.service.client_limits import ClientLimits, read_limits
 from opgate.service.core.errors import Kind, NotLoadedError, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
-from opgate.service.cuda_memory import has_driver
+from opgate.service.cuda_memory import driver
 from opgate.service.execution.engine_profile import Operator
 from opgate.service.header_forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
@@ -83,7 +83,7 @@ def package_version() -> str:
 def extensions(settings: Settings) -> list[str]:
     """Returns the protocol extensions that a gateway with these settings announces."""
     names = [name for name, setting in _EXTENSIONS.items() if not setting or getattr(settings, setting)]
-    return [name for name in names if name != "cuda_shared_memory" or has_driver()]
+    return [name for name in names if name != "cuda_shared_memory" or driver() is not None]
 
 
 def _regions(settings: Settings, budget: Budget) -> Regions | None:

@@ -21,6 +21,8 @@ from opgate.ops_build.packaging.package import package
 from opgate.ops_build.packaging.provenance import record
 from opgate.ops_build.scaffold import new_op
 from opgate.ops_build.verification.verify import Cell
+from opgate.service.repository.op_libraries import entries, trusted_folders
+from opgate.service.settings import Settings
 from tests import PROJECT
 
 
@@ -217,6 +219,19 @@ def test_a_flipped_bit_in_the_manifest(signed, tmp_path):
     told = diagnosed(signed, tmp_path)
     assert "manifest.json is not what we has signed: it or manifest.json.sig has changed" in told
     assert "model scaled" in told  # it lacks its op
+
+
+def test_what_was_checked_is_what_is_read(signed, tmp_path):
+    """A manifest that is exchanged after the check doesn't count, and neither does one that was refused."""
+    settings = Settings(ops_path=str(signed), trusted_signers=tmp_path / "signers", build_ops=tmp_path / "none")
+    manifest = signed / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert signed in trusted_folders(settings)
+    manifest.write_text(json.dumps({**content, "libraries": [{"file": "evil.so", "sha256": "0" * 64}]}))
+    assert list(entries([signed])) == content["libraries"]
+    assert signed not in trusted_folders(settings) and list(entries([signed])) == []
+    manifest.write_text(json.dumps(content))
+    assert list(entries([signed])) == [] and signed not in trusted_folders(settings)  # its bytes are others
 
 
 def test_a_flipped_bit_in_the_library(signed, tmp_path):

@@ -16,8 +16,10 @@ import pytest
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from opgate.service import cuda_memory
+from opgate.service import gateway as gateway_module
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.rpc.connection import Budget
+from opgate.service.settings import Settings
 from opgate.service.shared_memory import CudaRegion, Regions
 from tests.service.onnx_models import double, identity
 from tests.system.clients import CLIENTS, connect
@@ -271,10 +273,12 @@ def test_every_gateway_process_opens_it(library, tmp_path, memory, protocol):
 
 
 def test_without_a_driver(monkeypatch):
-    monkeypatch.setattr(cuda_memory, "_library", lambda: None)
+    monkeypatch.setattr(cuda_memory, "driver", lambda: None)
     regions = Regions(4, Budget(1 << 20))
     with pytest.raises(ServingError, match=r"not supported by this server: there is no libcuda\.so\.1") as caught:
         regions.register_cuda("gpu", bytes(64), 0, 8)
     assert caught.value.kind is Kind.UNSUPPORTED
-    assert regions.status("", CudaRegion) == [] and not cuda_memory.has_driver()
+    assert regions.status("", CudaRegion) == []
+    monkeypatch.setattr(gateway_module, "driver", lambda: None)
+    assert "cuda_shared_memory" not in gateway_module.extensions(Settings())
     gc.collect()

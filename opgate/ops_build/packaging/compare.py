@@ -39,7 +39,8 @@ def compare(old: Path, new: Path, parser: Path) -> list[Change]:
     `parser` is a library of this machine: its core parses the signatures. Nothing of `old` and `new` is loaded. Raises
     OSError and ValueError if there is no manifest.
     """
-    before, after = _ops(_manifest(old)), _ops(_manifest(new))
+    manifests = _manifest(old), _manifest(new)
+    before, after = map(_ops, manifests)
     changes = []
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
@@ -48,7 +49,7 @@ def compare(old: Path, new: Path, parser: Path) -> list[Change]:
             changes.append(Change(False, f"{name}: it is new"))
         else:
             changes += _of_op(name, before[name], after[name], parser)
-    return [*changes, *_of_processors(_manifest(old), _manifest(new))]
+    return [*changes, *_of_processors(*manifests)]
 
 
 def _manifest(place: Path) -> dict[str, Any]:

@@ -72,13 +72,11 @@ class _Routes:
 
     async def unregister_system(self, request: Request) -> Response:
         """Unregisters a region of system shared memory, or all of them."""
-        await self._unregister(request, "unregister")
-        return Response(status_code=200)
+        return await self._unregister(request, "unregister")
 
     async def unregister_cuda(self, request: Request) -> Response:
         """Unregisters a region of CUDA shared memory, or all of them."""
-        await self._unregister(request, "unregister_cuda")
-        return Response(status_code=200)
+        return await self._unregister(request, "unregister_cuda")
 
     async def _body(self, request: Request) -> dict[str, Any]:
         self._regions()
@@ -86,11 +84,12 @@ class _Routes:
         body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
         return parse_object(bytes(body.unpacked()))
 
-    async def _unregister(self, request: Request, operation: str) -> None:
+    async def _unregister(self, request: Request, operation: str) -> Response:
         self._regions()
         refuse_pages(self._gateway, request, _GROUP)
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
         await self._gateway.all_processes.run(operation, _name(request))
+        return Response(status_code=200)
 
 
 class SharedMemoryCalls:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from opgate.ops_build.op_table import Op, loaded_table
@@ -56,17 +58,17 @@ def op_list(gateway: Gateway) -> list[dict[str, Any]]:
                 if engine == "onnxruntime" and "cuda" not in library.get("devices", ()):
                     known |= {"library": library.get("file", ""), "sha256": library.get("sha256", "")}
     for library_name in sorted({str(op["library"]) for op in ops.values() if "onnxruntime" in op["engines"]}):
-        for op_of_table in _table(library_name, gateway):
+        for op_of_table in _table(library_name, trusted):
             known_op = ops.get((op_of_table.domain, op_of_table.name))
             if known_op is not None:
                 known_op |= _described(op_of_table)
     return [ops[key] for key in sorted(ops)]
 
 
-def _table(name: str, gateway: Gateway) -> list[Op]:
+def _table(name: str, trusted: Sequence[Path]) -> list[Op]:
     """Returns the op table of a library, an empty one if the gateway may not load it."""
     try:
-        library = trusted_library(name, [], trusted_folders(gateway.settings))
+        library = trusted_library(name, [], trusted)
         return [] if library.python_ops else loaded_table(library.image)
     except (ConfigError, OSError, ValueError) as error:
         logger.warning("the ops of %s can't be read: %s", name, error)

@@ -12,6 +12,8 @@ from typing import Any
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from opgate.service.cuda_memory import driver
+
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 #: What a CUDA provider is called that is a library beside ONNX Runtime.
@@ -70,12 +72,11 @@ def _register(library: str) -> None:
 
 
 def _count() -> int:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        raise NoGpu("there is no GPU here: the NVIDIA driver's libcuda.so.1 was not found") from None
+    library = driver()
+    if library is None:
+        raise NoGpu("there is no GPU here: the NVIDIA driver's libcuda.so.1 was not found")
     count = ctypes.c_int()
-    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    code = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
     if code == 100 or not (code or count.value):  # CUDA_ERROR_NO_DEVICE
         raise NoGpu("there is no GPU here that the NVIDIA driver shows: is CUDA_VISIBLE_DEVICES empty?")
     if code:

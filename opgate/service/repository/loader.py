@@ -491,7 +491,7 @@ def _open(
     added: list[str] = []
     while True:
         try:
-            return _sessions(path, config, libraries, settings, prepared), added
+            return _sessions(path, config, libraries, trusted, settings, prepared), added
         except ServingError as error:
             found = library_of_missing_op(error.message, libraries, trusted)
             if found is None:
@@ -506,6 +506,7 @@ def _sessions(
     path: Path,
     config: ModelConfig,
     libraries: Sequence[Library],
+    trusted: Sequence[Path],
     settings: Settings,
     prepared: PreparedModels | None,
 ) -> list[ModelSession]:
@@ -524,7 +525,7 @@ def _sessions(
     on_cpu = replace(_session_options(config, len(devices), settings), libraries=images)
     on_gpu = on_cpu
     if libraries and any(device is not None for device in devices):
-        on_gpu = _with_libraries_for_gpus(on_cpu, libraries, trusted_folders(settings))
+        on_gpu = _with_libraries_for_gpus(on_cpu, libraries, trusted)
     in_python = [library for library in libraries if library.python_ops]
     if in_python and not settings.allow_python_ops:
         raise ConfigError(

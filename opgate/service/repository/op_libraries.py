@@ -77,8 +77,10 @@ def _image(name: str, data: bytes, digest: str) -> Path:
         return image
 
 
-# What is signed of the manifests that must be: what was checked is what is read, whatever the files are by then.
+# The manifests that must be signed, as they were when that was checked: this is read, whatever the files are by then.
+# Nothing is read of one that was refused.
 _SIGNED: dict[Path, bytes] = {}
+_REFUSED = b'{"format": 1, "libraries": []}'
 
 
 def refused_folders(settings: Settings) -> dict[Path, str]:
@@ -86,16 +88,15 @@ def refused_folders(settings: Settings) -> dict[Path, str]:
     signers there are none. opgate's own libraries are a part of the gateway, and need no signature."""
     found: dict[Path, str] = {}
     for folder in settings.named_directories():
-        _SIGNED.pop(folder, None)
         if settings.trusted_signers is None:
+            _SIGNED.pop(folder, None)
             continue
         try:
             _check_not_writable_by_all(settings.trusted_signers, "public keys")
             _SIGNED[folder] = check(folder, read_signers(settings.trusted_signers))
-        except ConfigError as error:
-            found[folder] = error.message
-        except SigningError as error:
+        except (ConfigError, SigningError) as error:
             found[folder] = str(error)
+            _SIGNED[folder] = _REFUSED
     return found
 
 
