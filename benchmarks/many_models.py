@@ -11,7 +11,9 @@ if it is named, and used again. `--before` is the root of another checkout, whos
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import platform
 import random
 import subprocess
 import sys
@@ -43,6 +45,8 @@ from tests.system.running import ROOT, Server, free_port
 SIDE = 512  # a weight has 1 MiB
 X = np.linspace(-1, 1, SIDE, dtype=np.float32).reshape(1, SIDE)
 MIB = 1 << 20
+LIBC = ctypes.CDLL(None)
+KCMP = {"x86_64": 312, "aarch64": 272}[platform.machine()]
 DISABLED = "session.disable_prepacking"
 NOT_PACKED = f'parameters {{ key: "{DISABLED}" value: {{ string_value: "1" }} }}'
 
@@ -133,19 +137,24 @@ def serving(
 
 def pss(pid: int) -> int:
     """Returns the bytes of a process and its descendants, but for those that prepare models."""
-    while True:
-        total, before = 0, descendants(pid)
-        for one in before:
-            try:
-                if b"opgate.service.execution.preparing" in Path(f"/proc/{one}/cmdline").read_bytes():
-                    continue
-                text = Path(f"/proc/{one}/smaps_rollup").read_text()
-            except OSError:
+    total, counted = 0, list[int]()
+    for one in descendants(pid):
+        try:
+            if b"opgate.service.execution.preparing" in Path(f"/proc/{one}/cmdline").read_bytes():
                 continue
+            text = Path(f"/proc/{one}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        # A process that is begun has the memory of the one that begins it, until it runs its program.
+        if not any(have_one_memory(one, other) for other in counted):
             total += next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
-        # A process that starts another one is there twice until the other one runs its program.
-        if descendants(pid) == before:
-            return total
+            counted.append(one)
+    return total
+
+
+def have_one_memory(one: int, other: int) -> bool:
+    """Returns whether two processes have the same address space, by kcmp(2)."""
+    return LIBC.syscall(KCMP, one, other, 1, 0, 0) == 0  # 1: KCMP_VM
 
 
 class Memory(threading.Thread):

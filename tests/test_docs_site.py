@@ -54,10 +54,10 @@ class Page(HTMLParser):
 def site(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with warnings as errors."""
     need("furo", "myst_parser", "sphinx")
-    folder = tmp_path_factory.mktemp("site") / "docs"
+    folder = tmp_path_factory.mktemp("site") / "1.2"
     command = [sys.executable, "docs/site/build.py", str(folder), "--library", str(library)]
     paths = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "DOCS_VERSIONS": ""}
+    environment = {**os.environ, "PYTHONPATH": paths, "DOCS_VERSIONS": "1.2"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -110,6 +110,12 @@ def test_links_and_anchors_lead_somewhere(pages, site):
                 assert unquote(parts.fragment) in there, f"{name}: {link}"
                 checked += 1
     assert checked > 1000
+
+
+def test_each_page_leads_to_the_other_versions(pages, site):
+    for name, page in pages.items():
+        (link,) = [link for link in page.links if link.endswith("../1.2/index.html")]
+        assert (site / name).parent.joinpath(link).resolve() == site / "index.html", name
 
 
 def test_no_page_loads_anything_from_elsewhere(pages, site):

@@ -182,7 +182,7 @@ def test_the_stack_under_load(known):
     that moves."""
     picture = (ROOT / "docs/examples/digits.jpg").read_bytes()
     with stack(known, {}) as services:
-        gateway = services.start("gateway")
+        gateway = services.start("gateway", environment={"OPGATE_MODEL_MEMORY": "1GiB"})
         services.start("prometheus")
         rights = Path(f"/proc/{gateway.process.pid}/status").read_text()
         assert re.search(r"CapBnd:\s+0+\n", rights) and re.search(r"NoNewPrivs:\s+1\n", rights)
@@ -215,6 +215,7 @@ def test_the_stack_under_load(known):
         without = [title for (title, _), values in seen.items() if not any(v != "NaN" for v in values.values())]
         assert not without, f"no data: {without}"
         still = {"Models ready", "Errors of the server", "Waiting", "Waiting requests", "Load time", "Ready", "Alerts"}
+        still |= {"Memory of models", "Models in memory", "Coming and going"}
         assert {title for title, text in queries if (title, text) not in moved} <= still | {"Memory", "Connections"}
         for service in reversed(services.running.values()):
             assert service.stop() == 0, "".join(service.output)
