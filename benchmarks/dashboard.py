@@ -28,6 +28,7 @@ DASHBOARD = ROOT / "deploy/grafana/dashboards/opgate.json"
 STEP = 2
 UNITS = {"s": "s", "bytes": "bytes", "µs": "µs", "reqps": "1/s", "ops": "1/s"}
 SKIPPED = {"Failures by model and reason", "Load time", "Waiting requests", "Held bytes"}
+SKIPPED |= {"Memory of models", "Models in memory", "Coming and going"}
 
 
 def ask(expression: str, begin: float, end: float) -> list[dict[str, Any]]:
