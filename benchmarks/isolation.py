@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, save_model
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_overhead import machine

@@ -22,10 +22,9 @@ import onnx
 import uvloop
 from onnx import TensorProto, helper
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.grpc import HEADERS, INFER, Server, framed, h2load
+from benchmarks.grpc_overhead import HEADERS, INFER, Server, framed, h2load
 from benchmarks.load import http_load
 from benchmarks.serve_overhead import Case, binary_request, machine
 from tests.system.running import running

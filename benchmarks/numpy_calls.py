@@ -21,7 +21,6 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import opgate

@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_overhead import machine

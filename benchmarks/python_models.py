@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tritonclient.grpc as triton_grpc

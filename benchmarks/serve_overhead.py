@@ -1,5 +1,5 @@
 """Compares the requests/s of the gateway over HTTP with those of Triton, MLServer, LitServe, an app by hand, and no
-server. benchmarks/grpc.py compares gRPC.
+server. benchmarks/grpc_overhead.py compares gRPC.
 
     python benchmarks/serve_overhead.py [--seconds 2] [--rounds 5] [--output benchmarks/results/serve_overhead.md]
 
@@ -35,7 +35,6 @@ import onnxruntime as ort
 import uvloop
 from onnx import TensorProto, helper
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers

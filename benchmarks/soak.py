@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.memory import picture

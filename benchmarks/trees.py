@@ -17,10 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.grpc import REQUESTS, Measured, Server, calls, h2load, median, over_http
+from benchmarks.grpc_overhead import REQUESTS, Measured, Server, calls, h2load, median, over_http
 from benchmarks.serve_overhead import Case, free_port, json_request, machine, make_models, server
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,7 +1,7 @@
 """Compares gRPC servers: the gateway, Triton, and grpcio's two servers, with the same models.
 
-    python benchmarks/grpc.py [--rounds 3] [--output benchmarks/results/grpc.md]
-    python benchmarks/grpc.py --profile [--output benchmarks/results/grpc_profile.md]
+    python benchmarks/grpc_overhead.py [--rounds 3] [--output benchmarks/results/grpc.md]
+    python benchmarks/grpc_overhead.py --profile [--output benchmarks/results/grpc_profile.md]
 
 It needs h2load (Debian's nghttp2-client), which costs little itself and so shows what a server can do, and
 perf_analyzer, Triton's own load generator, which is installed into build/peers and needs libb64 (Debian's libb64-0d).
@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
@@ -240,7 +239,7 @@ def report(results: Results, servers: list[Server], cases: list[Case], rounds: i
                 f"{rpc.rate / http.rate:.2f}",
             ]
             lines.append("| " + " | ".join([*cells, f"{rpc.cpu:,.0f}", f"{http.cpu:,.0f}"]) + " |")
-    return "\n".join([*lines, "", "Made by `python benchmarks/grpc.py`.", ""])
+    return "\n".join([*lines, "", "Made by `python benchmarks/grpc_overhead.py`.", ""])
 
 
 def profile(one: Server, cases: list[Case], folder: Path) -> str:
@@ -266,7 +265,7 @@ def profile(one: Server, cases: list[Case], folder: Path) -> str:
     ]
     lines += ["library, as `perf record` samples it. `copies` is the part in libc's memmove.", ""]
     lines += ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
-    return "\n".join([*lines, "", "Made by `python benchmarks/grpc.py --profile`.", ""])
+    return "\n".join([*lines, "", "Made by `python benchmarks/grpc_overhead.py --profile`.", ""])
 
 
 def symbols(data: Path) -> dict[str, float]:
