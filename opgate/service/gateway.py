@@ -255,8 +255,11 @@ class Gateway:
         try:
             try:
                 model = self.find(name, version).model
-            except NotLoadedError:
-                return  # the first request loads it
+            except NotLoadedError as absent:
+                if not absent.failure:
+                    return  # the first request loads it
+                self.bring(name, version, lambda _: None)  # so that who waits for it hears when it was mended
+                raise ServingError(Kind.NOT_READY, f"model '{name}' is not available: {absent.failure}") from None
             reason = model.executor.overdue
             if not reason and (asked := [worker for worker in model.statistics.workers if worker.asks_ready]):
                 reasons = await asyncio.gather(*[asyncio.wrap_future(worker.ask_ready()) for worker in asked])

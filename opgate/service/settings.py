@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import ByteSize, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
@@ -18,6 +18,20 @@ from opgate.service.execution.rate_limiter import read_supplies
 from opgate.service.header_forwarding import read_pattern
 from opgate.service.telemetry.triton_traces import read_trace_config
 from opgate.service.tokens import read_tokens
+
+# A number of bytes as people write it. Whatever pydantic can't read of one would have another message.
+_SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtpe](i?b)?|b)?", re.IGNORECASE)
+# Fewer bytes are no budget of models, but a number without its unit.
+_LEAST_MEMORY = 1 << 16
+
+
+def _read_size(value: object) -> object:
+    if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
+        raise ValueError(f"expected a size such as 16GiB, got '{value}'")
+    return value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_read_size)]
 
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
@@ -242,7 +256,7 @@ class Settings(BaseSettings):
         Literal["off", "execution_count", "fair"],
         Flag(
             "execution_count: instances run while their resources are free. fair: models share the cores too, by their "
-            "parameter share. Or off."
+            "parameter share. Or off. Both count in one process: not with --workers."
         ),
     ] = "off"
     rate_limit_resource: Annotated[
@@ -250,7 +264,7 @@ class Settings(BaseSettings):
     ] = ""
     # Models that are loaded on demand make room for each other so that all take no more than this. 0 is no limit.
     model_memory: Annotated[
-        ByteSize,
+        Size,
         Flag(
             "Memory of models, such as 16GiB: each is loaded when it is asked for, and they make room for each other."
         ),
@@ -261,7 +275,7 @@ class Settings(BaseSettings):
         Field(default_factory=folders.prepared_models)
     )
     model_cache_byte_size: Annotated[
-        ByteSize, Flag("Bytes of prepared models that are kept. With 0 none is prepared.", default="16GiB")
+        Size, Flag("Bytes of prepared models that are kept. With 0 none is prepared.", default="16GiB")
     ] = ByteSize(16 << 30)
     model_load_thread_count: Annotated[
         int, Flag("Models that are loaded side by side.", default="the cores, from 2 to 8")
@@ -303,6 +317,13 @@ class Settings(BaseSettings):
         if self.load_model and self.model_control_mode != "explicit":
             raise ValueError("--load-model (OPGATE_LOAD_MODEL) needs --model-control-mode explicit")
         return self
+
+    @field_validator("model_memory")
+    @classmethod
+    def _check_memory(cls, value: ByteSize) -> ByteSize:
+        if 0 < value < _LEAST_MEMORY:
+            raise ValueError(f"expected 0, or a size such as 16GiB, got {int(value)} bytes")
+        return value
 
     @model_validator(mode="after")
     def _check_workers(self) -> Self:

@@ -175,6 +175,33 @@ def test_a_file_that_can_not_be_compared_stays_as_it_is(tmp_path, cache):
     assert cache.find(path, OPTIONS, ()) is None and not entries(tmp_path / "cache")  # until a day has passed
 
 
+def test_a_cache_that_was_too_small_prepares_it_when_it_is_larger(tmp_path):
+    path = matrices(tmp_path)
+    small = PreparedModels(tmp_path / "cache", 1 << 20)
+    assert small.find(path, OPTIONS, (), wait=True) is None
+    assert small.find(path, OPTIONS, (), wait=True) is None
+    larger = PreparedModels(tmp_path / "cache", MUCH)
+    larger.find(path, OPTIONS, (), wait=True)
+    assert larger.find(path, OPTIONS, (), wait=True) is not None
+
+
+@pytest.mark.parametrize("left", [0, 4 << 20], ids=["none", "less than it takes"])
+def test_a_full_disk_is_said_and_forgotten(tmp_path, cache, monkeypatch, caplog, left):
+    """4 MiB are more than the file has, and fewer than its prepared form."""
+    path = matrices(tmp_path)
+    disk_usage, prepare = prepared.shutil.disk_usage, prepared._prepare
+
+    def fail(path, options, folder):
+        return "Failed to write external initializers to file"
+
+    with monkeypatch.context() as context:
+        context.setattr(prepared.shutil, "disk_usage", lambda place: disk_usage(place)._replace(free=left))
+        context.setattr(prepared, "_prepare", fail)
+        assert cache.find(path, OPTIONS, (), wait=True) is None
+    assert "bytes left for it, got" in caplog.text
+    assert prepared._prepare is prepare and cache.find(path, OPTIONS, (), wait=True) is not None
+
+
 def test_a_file_that_is_no_model_stays_as_it_is(tmp_path, cache):
     (tmp_path / "m" / "1").mkdir(parents=True)
     path = tmp_path / "m" / "1" / "model.onnx"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import shutil
 import signal
@@ -21,6 +22,7 @@ import tritonclient.http as http
 from onnx import helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
+from opgate.service.settings import Settings
 from tests.service.onnx_models import batching, double, save, value, write_config
 from tests.service.stateful_models import accumulator
 from tests.system.clients import CLIENTS, connect
@@ -33,6 +35,7 @@ SIZE = 1024  # rows and columns of a weight: 4 MiB
 WEIGHT = SIZE * SIZE * 4
 ON_DEMAND = 'parameters { key: "residency" value { string_value: "on_demand" } }'
 KSERVE = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,1,1,1]}]}'
+READY = 'opgate_model_ready{{model="{}",version="1"}}'
 ALWAYS = 'parameters { key: "residency" value { string_value: "always" } }'
 
 
@@ -186,6 +189,9 @@ class TestWhatIsSaid:
             assert not client.is_model_ready("broken")
             row = next(row for row in client.get_model_repository_index() if row["name"] == "broken")
             assert row["state"] == "UNAVAILABLE" and "no ONNX model" in row["reason"]
+            time.sleep(1.2)  # it may be tried again, and is no better for that
+            row = next(row for row in client.get_model_repository_index() if row["name"] == "broken")
+            assert row["state"] == "UNAVAILABLE" and metrics(server)[READY.format("broken")] == 0
             double(small, "broken", ON_DEMAND)
             wait_until(lambda: client.is_model_ready("broken"))
         assert (ask(server, "broken", ONES) == 2).all()
@@ -418,7 +424,7 @@ class TestBudget:
         large(tmp_path, "m", 12)
         double(tmp_path, "small", batching())
         with running(tmp_path, "--model-memory", "40MiB", "--model-cache-byte-size", "0") as server:
-            with pytest.raises(InferenceServerException, match=r"takes .* bytes, --model-memory"):
+            with pytest.raises(InferenceServerException, match=r"takes .* MiB, --model-memory"):
                 ask(server, "m", np.ones((1, SIZE), np.float32))
             assert (ask(server, "small", ONES) == 2).all()
 
@@ -483,9 +489,7 @@ class TestEnsembles:
         chain(tmp_path, "e", steps)
         with running(tmp_path, "--model-memory", "70MiB", "--model-cache-byte-size", "0") as server:
             assert ask(server, "s1", self.ROW).shape == self.ROW.shape
-            with pytest.raises(
-                InferenceServerException, match=r"s0, s2, .* take together more than .* bytes, --model-"
-            ):
+            with pytest.raises(InferenceServerException, match=r"s0, s2, .* take together more than .* MiB, --model-"):
                 ask(server, "e", self.ROW)
             assert metrics(server)["opgate_model_memory_used_bytes"] < 70 << 20
             assert ask(server, "s5", self.ROW).shape == self.ROW.shape
@@ -496,7 +500,7 @@ class TestEnsembles:
             inflated(tmp_path, name, 8)
         chain(tmp_path, "e", ["a", "b", "c"])
         with running(tmp_path, "--model-memory", "80MiB", "--model-cache-byte-size", "0") as server:
-            with pytest.raises(InferenceServerException, match=r"a, b, c, e take together .* bytes, --model-memory"):
+            with pytest.raises(InferenceServerException, match=r"a, b, c, e take together .* MiB, --model-memory"):
                 ask(server, "e", self.ROW)
             assert resident(server) == set()
             assert ask(server, "a", self.ROW).shape == self.ROW.shape
@@ -524,7 +528,7 @@ def test_a_file_that_is_larger_than_the_budget_is_not_opened(tmp_path):
             return int(status.split("VmHWM:")[1].split()[0]) << 10
 
         before = peak()
-        with pytest.raises(InferenceServerException, match=r"it takes more than .* bytes, --model-memory"):
+        with pytest.raises(InferenceServerException, match=r"it takes more than .* MiB, --model-memory"):
             ask(server, "m", np.ones((1, SIZE), np.float32))
         assert peak() - before < 30 << 20
 
@@ -555,6 +559,86 @@ def test_worker_processes_count_and_leave(tmp_path):
         assert found['opgate_model_memory_bytes{model="m3",version="1"}'] > 30 << 20
         assert 1 <= len(resident(server)) < 4
         assert sum(found[f'opgate_model_processes{{model="m{i}",version="1"}}'] for i in range(4)) < 4
+
+
+ROWS_OF_4 = """
+max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: 4 }
+output { name: "y" data_type: TYPE_FP32 dims: 4 }
+"""
+HOLDS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.held = np.ones(40 << 20, np.uint8)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(r, "x").as_numpy())])
+                for r in requests]
+"""
+
+
+def test_models_in_python_of_which_nobody_knows_what_they_take_keep_to_the_budget(tmp_path):
+    """Their files say nothing of it. Each takes some 55 MB, so two have room."""
+    for i in range(4):
+        write(tmp_path, f"m{i}", ROWS_OF_4, HOLDS)
+    with running(tmp_path, "--model-memory", "150MiB", "--allow-python-models") as server:
+        with ThreadPoolExecutor(4) as pool:
+            for y in pool.map(lambda i: ask(server, f"m{i}", ONES), range(4)):
+                assert (y == ONES).all()
+        wait_until(lambda: len(resident(server)) < 4, 30)
+        wait_until(lambda: metrics(server)["opgate_model_memory_used_bytes"] < 150 << 20, 30)
+
+
+def test_a_large_model_gets_room_although_small_ones_are_asked_for_all_the_time(tmp_path):
+    for i in range(8):
+        large(tmp_path, f"m{i}", 5, i)
+    expected = large(tmp_path, "large", 18, 9)
+    row = np.ones((1, SIZE), np.float32)
+    ends = threading.Event()
+    with (
+        running(tmp_path, "--model-memory", "200MiB", "--model-cache-byte-size", "0") as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
+
+        def small(first):
+            for i in itertools.count(first):
+                if ends.is_set():
+                    return
+                ask(server, f"m{i % 8}", row)
+
+        others = [pool.submit(small, 2 * i) for i in range(4)]
+        time.sleep(2)
+        try:
+            for _ in range(2):
+                assert np.allclose(ask(server, "large", row), expected, rtol=1e-3, atol=1e-3)
+        finally:
+            ends.set()
+        for other in others:
+            other.result()
+
+
+def test_what_never_leaves_is_named_as_what_has_the_room(tmp_path):
+    large(tmp_path, "stays", 8)
+    (tmp_path / "stays" / "config.pbtxt").write_text(ALWAYS)
+    large(tmp_path, "m", 8)
+    with running(tmp_path, "--model-memory", "50MiB", "--model-cache-byte-size", "0") as server:
+        for _ in range(2):
+            text = "no room for 'm': at least 32.0 MiB are needed, what is in memory takes .* MiB and never leaves"
+            with pytest.raises(InferenceServerException, match=text):
+                ask(server, "m", np.ones((1, SIZE), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [("50%", "got '50%'"), ("16XB", "got '16XB'"), ("-5", "got '-5'"), ("", "got ''"), ("5", "got 5 bytes")],
+)
+def test_a_budget_that_is_no_size_is_refused(given, got):
+    with pytest.raises(ValueError, match=f"a size such as 16GiB, {got}"):
+        Settings(model_memory=given)
 
 
 def test_a_version_that_came_or_went_meanwhile(tmp_path):

@@ -51,8 +51,10 @@ class LimitedError(ServingError):
 class NotLoadedError(ServingError):
     """A version of a model is not in memory, and is loaded when somebody asks for it."""
 
-    def __init__(self, name: str, version: int) -> None:
+    def __init__(self, name: str, version: int, failure: str = "") -> None:
+        """`failure` says why its last load failed."""
         super().__init__(Kind.UNAVAILABLE, f"model '{name}' version {version} is not in memory")
+        self.failure = failure
         self.name = name
         self.version = version
 

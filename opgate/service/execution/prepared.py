@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -39,6 +40,8 @@ MODEL, WEIGHTS, ABOUT = "model.onnx", "weights.bin", "about.json"
 _FORMAT = 1
 # Files of fewer bytes are not worth it.
 _LEAST = 1 << 20
+# A prepared form is about so many times as large as its file, or a little more.
+_PREPARED = 2.5
 # Bytes of a file that are summed up at once.
 _PIECE = 1 << 20
 # Files that wait to be prepared, and files of a model whose state is looked at.
@@ -97,6 +100,8 @@ class PreparedModels:
                 self._later(name, path, options, digests)
                 return None
             entry = self._verified(found)
+            if entry is None and not found.exists():  # what it lacked may be there now
+                self._later(name, path, options, digests)
         except OSError as error:
             if not self._told:
                 self._told = True
@@ -179,7 +184,8 @@ class PreparedModels:
         except (OSError, ValueError):
             about = {}
         if about.get("format") == _FORMAT and about.get("unusable"):
-            if time.time() - (entry / ABOUT).stat().st_mtime > _TRY_AGAIN:
+            old = time.time() - (entry / ABOUT).stat().st_mtime > _TRY_AGAIN
+            if old or about.get("bytes", self._most + 1) <= self._most:
                 self._remove(entry)
             return None
         try:
@@ -229,6 +235,7 @@ class PreparedModels:
             if (found := self._linked(name, key)) is not None:
                 return found
             began = time.monotonic()
+            self._check_disk(size)
             for left in self._root.glob(f".{key}.*"):  # of a process that was ended
                 shutil.rmtree(left, ignore_errors=True)
             made = self._root / f".{key}.{os.getpid()}.{threading.get_ident()}"
@@ -237,9 +244,13 @@ class PreparedModels:
                 reason = _prepare(path, options, made)
                 if _stamp(path)[0] != stamp:
                     return None  # nobody knows which file it is of
-                if not reason and (size := sum(file.stat().st_size for file in made.iterdir())) > self._most:
-                    reason = f"its prepared form has {size} bytes, the cache may have {self._most}"
-                about = {"unusable": reason} if reason else {"files": _sums(made)}
+                written = sum(file.stat().st_size for file in made.iterdir())
+                if reason:
+                    self._check_disk(int(_PREPARED * size) - written)
+                about: dict[str, Any] = {"unusable": reason} if reason else {"files": _sums(made)}
+                if not reason and written > self._most:
+                    reason = f"its prepared form has {written} bytes, the cache may have {self._most}"
+                    about = {"unusable": reason, "bytes": written}
                 if reason:
                     for file in (MODEL, WEIGHTS):
                         (made / file).unlink(missing_ok=True)
@@ -255,6 +266,12 @@ class PreparedModels:
             (self._root / "locks" / key).unlink()
         self._clean(keep=key)
         return self._linked(name, key)
+
+    def _check_disk(self, size: int) -> None:
+        """Raises OSError if the disk of the folder has fewer bytes left. Nothing about the file is kept then."""
+        if (left := shutil.disk_usage(self._root).free) < size:
+            why = f"expected a disk with {size} bytes left for it, got {left}"
+            raise OSError(errno.ENOSPC, why, str(self._folder))
 
     def _clean(self, keep: str) -> None:
         """Removes what was not used for longest, until there are no more bytes than there may be."""

@@ -449,7 +449,7 @@ class Catalog:
             for version in sorted({*entry.versions, *entry.reasons, *entry.unloaded, *entry.absent}):
                 model, absent = entry.versions.get(version), entry.absent.get(version)
                 if absent is not None:
-                    state = "UNAVAILABLE" if absent.waits else "READY"
+                    state = "UNAVAILABLE" if absent.reason else "READY"
                     reason = absent.reason or "not in memory: it is loaded on demand"
                 elif model is None:
                     state, reason = "UNAVAILABLE", entry.reasons.get(version) or entry.unloaded[version]
@@ -481,4 +481,4 @@ def _raise_absent(name: str, version: int, absent: Absent) -> LoadedModel:
     """Raises NotLoadedError, or ServingError (UNAVAILABLE) while a load that failed isn't tried again."""
     if absent.waits:
         raise unavailable(f"{name}' version '{version}", absent.reason)
-    raise NotLoadedError(name, version)
+    raise NotLoadedError(name, version, absent.reason)

@@ -25,7 +25,7 @@ from opgate.service.repository.background_loads import (
     unavailable,
 )
 from opgate.service.repository.catalog import Catalog, Entry
-from opgate.service.repository.config import ConfigError
+from opgate.service.repository.config import ConfigError, in_python
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.load_order import LoadThreads, Turn, Turns
 from opgate.service.repository.loader import LoadedModel, model_file
@@ -33,8 +33,18 @@ from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
 from opgate.service.repository.paths import version_numbers
 from opgate.service.repository.repositories import Source, only_source, stamp_of_parts
-from opgate.service.repository.residency import Need, Residency, Room, is_on_demand, needed, size_of_file, size_of_files
+from opgate.service.repository.residency import (
+    Need,
+    Residency,
+    Room,
+    in_mib,
+    is_on_demand,
+    needed,
+    size_of_file,
+    size_of_files,
+)
 from opgate.service.settings import Settings
+from opgate.service.telemetry.memory import memory_limit
 
 logger = logging.getLogger("opgate.repository")
 
@@ -68,13 +78,14 @@ class ModelControl:
         self._turns = Turns()
         self._threads = LoadThreads(settings.model_load_thread_count)
         self._finder = ThreadPoolExecutor(1, "opgate-find")
-        self.residency = Residency(settings.model_memory, catalog, give_back, settings.run_timeout)
+        several = settings.workers > 1
+        self.residency = Residency(settings.model_memory, catalog, give_back, settings.run_timeout, several)
         self._coming: dict[tuple[str, int], asyncio.Task[None]] = {}  # loads on demand
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
         self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
         # With several gateway processes the supervisor removes the files that clients sent.
         self._removes_files = settings.workers == 1
-        self._polling: asyncio.Task[None] | None = None
+        self._repeated: list[asyncio.Task[None]] = []  # what is done again and again
         self._starting: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -97,6 +108,15 @@ class ModelControl:
         configs = self._catalog.expect(sources, configs)
         entries = (self._catalog.entry(source.name) for source in sources)
         later = {entry.name for entry in entries if entry is not None and entry.absent}
+        if self.residency.budget:
+            logger.info(
+                "--model-memory is %s: %d models are loaded when somebody asks for them, %d stay always",
+                in_mib(self.residency.budget),
+                len(later),
+                len(sources) - len(later),
+            )
+            if self.residency.budget * self._settings.workers > memory_limit():
+                logger.warning("--model-memory is more than this process may have: %s", in_mib(memory_limit()))
         now = set(with_steps([source.name for source in sources if source.name not in later], configs.get))
         tasks = self._load_groups([source for source in sources if source.name in now], configs)
         starting = asyncio.create_task(self._start(tasks))
@@ -317,16 +337,19 @@ class ModelControl:
         return sorted(rows, key=lambda row: row[0])
 
     def start(self) -> None:
-        """Begins to look for changes, if the settings say so."""
+        """Begins to look for changes, and at what models take, if the settings say so."""
+        loop = asyncio.get_running_loop()
         if self._settings.model_control_mode == "poll":
-            self._polling = asyncio.get_running_loop().create_task(self._poll())
+            self._repeated.append(loop.create_task(self._poll()))
+        if self.residency.budget:
+            self._repeated.append(loop.create_task(self.residency.watch()))
 
     async def close(self) -> None:
-        """Ends the polling and removes the files of clients. A load under way goes on."""
-        if self._polling is not None:
-            self._polling.cancel()
+        """Ends what is done again and again, and removes the files of clients. A load under way goes on."""
+        for repeated in self._repeated:
+            repeated.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._polling
+                await repeated
         for task in (*self._under_way, *self._coming.values(), self._starting):
             if task is not None:
                 task.cancel()  # it holds models, and its thread can't be stopped
@@ -384,21 +407,23 @@ class ModelControl:
             if isinstance(room, Room):
                 room.close()
         if self.residency.budget:
-            await self._refuse_too_large(loading, isinstance(room, Room) and room.tight, only is not None)
+            await self._refuse_too_large(loading, room, only is not None)
         return loading.outcomes
 
-    async def _refuse_too_large(self, loading: Loading, tight: bool, on_demand: bool) -> None:
-        """Closes what was loaded together and takes more than the budget, or if it is `tight` more than is left of
-        it."""
+    async def _refuse_too_large(self, loading: Loading, room: Room | ServingError, on_demand: bool) -> None:
+        """Closes what was loaded together and takes more than the budget, or if it is tight more than is left of it."""
+        if isinstance(room, ServingError):
+            return
         fresh = {name: self._fresh(name, outcome) for name, outcome in loading.outcomes.items()}
         models = [model for found in fresh.values() for model in found]
         added = sum(model.statistics.memory_bytes for model in models)
-        too_large = added > self.residency.budget or (tight and await self.residency.is_stuck(models))
+        too_large = room.measured and added > self.residency.budget
+        too_large = too_large or (room.tight and await self.residency.is_stuck(models))
         if not models or not too_large:
             return
-        text = (
-            f"{_takes(loading.outcomes)} {added} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {self.residency.budget}"
-        )
+        beside = "" if added > self.residency.budget else " beside what never leaves"
+        budget = in_mib(self.residency.budget)
+        text = f"{_takes(loading.outcomes)} {in_mib(added)}{beside}, --model-memory (OPGATE_MODEL_MEMORY) is {budget}"
         together = [name for name, found in fresh.items() if found]
         ensembles = [name for name in together if any(model.steps for model in fresh[name])]
         for name in ensembles if on_demand and ensembles else together:  # there may be room for a step alone
@@ -416,7 +441,7 @@ class ModelControl:
         only: Mapping[str, Collection[int]] | None,
     ) -> Room | ServingError:
         """Keeps room for models that are loaded together. Returns an error if there is none: UNAVAILABLE if their files
-        are larger than the budget, else OVERLOADED."""
+        are larger than the budget or what never leaves takes the room, else OVERLOADED."""
         needs: dict[str, Need] = {}
         budget = self.residency.budget
         for source in sources if budget else ():
@@ -427,7 +452,9 @@ class ModelControl:
             with contextlib.suppress(ConfigError, OSError):  # the load says so
                 needs[source.name] = await self._off_loop(partial(self._need, source, config, versions))
         if (least := sum(need.least for need in needs.values())) > budget:
-            text = f"{_takes(needs)} more than {least} bytes, --model-memory (OPGATE_MODEL_MEMORY) is {budget}"
+            text = (
+                f"{_takes(needs)} more than {in_mib(least)}, --model-memory (OPGATE_MODEL_MEMORY) is {in_mib(budget)}"
+            )
             return ServingError(Kind.UNAVAILABLE, text)
         try:
             return await self.residency.reserve(needs)
@@ -468,6 +495,7 @@ class ModelControl:
         """Returns what loading the versions of a model takes. Raises ConfigError."""
         entry = self._catalog.entry(source.name)
         stays = opening = least = 0
+        unknown = False
         chosen = chosen_versions(config, version_numbers(source.folder)) if only is None else only
         for version in chosen:
             absent = entry.absent.get(version) if entry is not None else None
@@ -476,10 +504,11 @@ class ModelControl:
             prepared = self._catalog.prepared.size_of(file)
             need = needed(known, prepared, size_of_files(source.folder / str(version)))
             stays, opening = stays + need.stays, opening + need.opening
+            unknown |= not known and in_python(config)
             serves = entry is not None and version in entry.versions
             if not serves and not known and not prepared and file.suffix == ".onnx":  # a session keeps its weights
                 least += size_of_file(file)
-        return Need(max(1, stays), opening, least)
+        return Need(max(1, stays), opening, least, unknown)
 
     async def _find(
         self, names: Sequence[str], override: Override | None, stack: contextlib.AsyncExitStack

@@ -29,8 +29,13 @@ _OPENING = 2.5
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Bytes that a model has of which nobody knows how many.
 _LEAST = 1 << 20
-# Seconds between two looks whether models in use have become idle.
-_LOOK = 0.05
+# Seconds between two looks whether models in use have become idle, and between two at what all models take.
+_LOOK, _WATCH = 0.05, 2.0
+# Seconds for which others go past a load that waits for room. Then it goes before them for as long, and so on: a model
+# in use may itself wait for one of the others.
+_PASSED = 5.0
+# Seconds for which a load of which nobody knows what it takes keeps others of that kind waiting.
+_UNKNOWN = 10.0
 
 
 def is_on_demand(config: ModelConfig, settings: Settings) -> bool:
@@ -41,6 +46,11 @@ def is_on_demand(config: ModelConfig, settings: Settings) -> bool:
     if settings.backend == "triton" and runs_on_triton(config):
         return False
     return asked == "on_demand" or (not asked and bool(settings.model_memory))
+
+
+def in_mib(size: int) -> str:
+    """Returns a number of bytes as people read it."""
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def resident_set_size(pid: int | str = "self") -> int:
@@ -101,21 +111,27 @@ class Residency:
         models: Models,
         give_back: Callable[[], Awaitable[None]],
         patience: float,
+        shares: bool = False,
     ) -> None:
-        """`budget` are the bytes that models may take, 0 for any number. A load waits `patience` seconds for room."""
+        """`budget` are the bytes that models may take, 0 for any number. A load waits `patience` seconds for room.
+        `shares` says that other processes have the same models."""
         self.budget = budget
-        self.used = 0  # bytes, when it was last measured
+        self.used = 0  # bytes, when it was last measured, of what others have too the part
         self.again = 0  # loads of models that left a short while before
+        self._shares = shares
+        self._measured = 0  # bytes, when it was last measured, exactly or not
         self._models = models
         self._give_back = give_back
         self._patience = patience
         self._empty = self._empty_alone = 0  # bytes without a model: of all pages, and of shared ones the part
         self._reserved = 0  # bytes that loads under way need
-        self._before = self._together = 0  # bytes before these loads began, and that they need together
+        self._loading = self._changes = 0  # loads under way, and what has begun or left since the start
         self._order = asyncio.Lock()
+        self._waiting: dict[object, float] = {}  # when the loads began that wait for room, the oldest first
+        self._unknown_since = -_UNKNOWN  # when the last load began of which nobody knows what it takes
         self._left: dict[tuple[str, str], float] = {}  # when models left, by name and version
         self._returns: deque[float] = deque()
-        self._warned = -_SOON
+        self._warned = self._warned_beyond = -_SOON
 
     def begin(self) -> None:
         """Notes what the process takes without a model."""
@@ -136,63 +152,117 @@ class Residency:
             own = proportional_set_size() - self._empty_alone if exact else resident_set_size() - self._empty
             return max(0, own) + sum(map(proportional_set_size, workers))
 
-        self.used = await asyncio.to_thread(read) if exact or workers else read()
-        return self.used
+        self._measured = await asyncio.to_thread(read) if exact or workers else read()
+        if exact or not self._shares:
+            self.used = self._measured
+        return self._measured
+
+    async def watch(self) -> None:
+        """Measures what the models take, again and again. Lets idle ones go if it is more than the budget: a model in
+        Python may take more than its load did, and nobody knows what its first load takes."""
+        while True:
+            await asyncio.sleep(_WATCH)
+            async with self._order:
+                if await self.measure(exact=self._shares) <= self.budget or self._reserved:
+                    continue
+                if (over := await self.measure(exact=True) - self.budget) <= 0:
+                    continue
+                if leaving := self._idle(over):
+                    await self._let_go(leaving, "the budget")
+                    await self._give_back()
+                elif time.monotonic() - self._warned_beyond > _SOON:
+                    self._warned_beyond = time.monotonic()
+                    logger.warning(
+                        "models take %s, --model-memory is %s, and none can leave now: they are in use, came a moment "
+                        "ago or stay always",
+                        in_mib(self.used),
+                        in_mib(self.budget),
+                    )
 
     async def reserve(self, needs: Mapping[str, Need]) -> Room:
         """Keeps room for models that are loaded together, when there is room for all of them: who waited with some of
         them loaded would keep what others wait for. Models that were idle for longest make the room. Others look for
         theirs while this waits.
 
-        Raises ServingError (OVERLOADED) if models in use take the room.
+        Raises ServingError (OVERLOADED) if models in use take the room, and UNAVAILABLE if those do that never leave.
         """
         end = time.monotonic() + self._patience
         bytes_of = {name: need.stays for name, need in needs.items()}
         opening = max((need.opening for need in needs.values()), default=0)  # they are opened one by one
         stays, least = sum(bytes_of.values()), sum(need.least for need in needs.values())
         need = stays + opening
+        unknown = any(need.unknown for need in needs.values())
         tight = False
-        while need:
-            async with self._order:
-                if await self._make_room(needs, need, least):
-                    beyond = self.used + self._reserved + need > self.budget
-                    tight = beyond and any(True for _ in self._models.resident())
-                    if not self._reserved:
-                        self._before, self._together = await self.measure(), 0
-                    self._reserved += need
-                    self._together += stays
-                    break
-            if time.monotonic() > end:
-                raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
-            await asyncio.sleep(_LOOK)
-        return Room(self, bytes_of, opening, tight)
+        me = object()
+        self._waiting[me] = time.monotonic()
+        try:
+            while need:
+                async with self._order:
+                    if self._may_begin(me, unknown) and await self._make_room(needs, need, least):
+                        beyond = self._measured + self._reserved + need > self.budget
+                        tight = beyond and any(True for _ in self._models.resident())
+                        self._reserved += need
+                        if unknown:
+                            self._unknown_since = time.monotonic()
+                        break
+                if time.monotonic() > end:
+                    raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
+                await asyncio.sleep(_LOOK)
+        finally:
+            del self._waiting[me]
+        return Room(self, bytes_of, opening, tight, unknown)
+
+    def _may_begin(self, me: object, unknown: bool) -> bool:
+        """Returns whether no load goes before this one: one that has waited for long, or if nobody knows what this one
+        takes, another one of that kind."""
+        now = time.monotonic()
+        if unknown and now - self._unknown_since < _UNKNOWN:
+            return False
+        for other, began in self._waiting.items():
+            if other is me:
+                break
+            if int((now - began) / _PASSED) % 2:
+                return False
+        return True
 
     async def load(
         self, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
-    ) -> int:
+    ) -> tuple[int, bool]:
         """Loads a model for which a room has so many bytes. `loaded` returns what came of it.
 
-        Returns the bytes that the load added.
+        Returns the bytes that the load added, and whether they were measured. Beside other loads, or models that leave,
+        that can't be: then they are those that it was expected to add, or what its worker processes have.
         """
-        await work()
-        added = await self.measure(loaded()) - self._before
-        return max(0, added) * need // self._together  # loads side by side are measured together
+        self._changes += 1
+        before, changes, alone = await self.measure(), self._changes, not self._loading
+        self._loading += 1
+        try:
+            await work()
+        finally:
+            self._loading -= 1
+        added = await self.measure(loaded()) - before
+        if alone and changes == self._changes:
+            return max(0, added), True
+        workers = [worker.pid for model in loaded() for worker in model.statistics.workers if worker.pid]
+        return max(need, sum(map(proportional_set_size, workers))), False
 
     async def is_stuck(self, loaded: Iterable[LoadedModel]) -> bool:
         """Returns whether models take more than the budget and none can leave. `loaded` are those that don't serve
         yet."""
         if self._reserved or any(may_leave for _, may_leave in self._models.resident()):
             return False
-        return self.used > self.budget and await self.measure(loaded, exact=True) > self.budget
+        return self._measured > self.budget and await self.measure(loaded, exact=True) > self.budget
 
-    def give_up(self, need: int) -> None:
-        """Keeps so many bytes no longer."""
+    def give_up(self, need: int, *, unknown: bool = False) -> None:
+        """Keeps so many bytes no longer. `unknown` says that a load has ended of which nobody knew what it takes."""
         self._reserved -= need
+        if unknown:
+            self._unknown_since = -_UNKNOWN
 
     async def _make_room(self, names: Iterable[str], need: int, least: int) -> bool:
         """Lets models go until there is room, or no other can go. Returns whether there is.
 
-        Raises ServingError (OVERLOADED) if there will be none.
+        Raises ServingError (UNAVAILABLE) if there will be none.
         """
         trimmed, given = True, False
         while await self.measure() + self._reserved + need > self.budget:
@@ -203,25 +273,24 @@ class Residency:
                 await self._give_back()
                 trimmed = given = True
             elif leaving := self._idle(over):
-                used = await self.measure()
-                await self._let_go(leaving)
-                self._before -= used - await self.measure()
+                await self._let_go(leaving, ", ".join(names))
                 trimmed = False
             elif not self._reserved and not any(may_leave for _, may_leave in self._models.resident()):
                 if not given:
                     trimmed = False
-                elif self.used + least > self.budget:
-                    raise ServingError(Kind.OVERLOADED, self._no_room(names, need))
+                elif self._measured + least > self.budget:
+                    raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", " and never leaves"))
                 else:
                     break  # no room will come, and only the load can tell what it takes
             else:
                 return False
         return True
 
-    def _no_room(self, names: Iterable[str], need: int) -> str:
+    def _no_room(self, names: Iterable[str], need: int, about: str = "about", stays: str = "") -> str:
         of = " and ".join(f"'{name}'" for name in names)
-        used = f"what is in memory takes {self.used}, loads under way {self._reserved}"
-        return f"no room for {of}: about {need} bytes are needed, {used}, --model-memory is {self.budget}"
+        loads = f", loads under way need {in_mib(self._reserved)}" if self._reserved else ""
+        used = f"what is in memory takes {in_mib(self._measured)}{stays}{loads}"
+        return f"no room for {of}: {about} {in_mib(need)} are needed, {used}, --model-memory is {in_mib(self.budget)}"
 
     def _idle(self, over: int) -> list[LoadedModel]:
         """Returns idle models that take at least so many bytes together, those that were used last as the last."""
@@ -242,12 +311,14 @@ class Residency:
                     over -= max(_LEAST, one.statistics.memory_bytes)
         return list(leaving)
 
-    async def _let_go(self, models: Sequence[LoadedModel]) -> None:
+    async def _let_go(self, models: Sequence[LoadedModel], whom: str) -> None:
         now = time.monotonic()
+        self._changes += 1
         for model in models:
             self._left[model.spec.name, model.spec.version] = now
             model.statistics.evictions += 1
-        logger.info("models leave memory: %s", ", ".join(model.spec.name for model in models))
+        sizes = [f"{model.spec.name} ({in_mib(model.statistics.memory_bytes)})" for model in models]
+        logger.info("models leave memory for %s: %s", whom, ", ".join(sizes))
         await self._models.let_go(models)
 
     def came(self, model: LoadedModel) -> None:
@@ -263,20 +334,25 @@ class Residency:
         if len(self._returns) >= _MANY and now - self._warned > _SOON:
             self._warned = now
             logger.warning(
-                "models leave memory and come back within a minute (%d times in the last one): --model-memory %d is "
-                "too small for the models in use",
+                "models leave memory and come back within a minute (%d times in the last one): --model-memory is too "
+                "small for the models in use, of which this process may have %s",
                 len(self._returns),
-                self.budget,
+                in_mib(self.budget),
             )
 
 
 class Room:
     """The bytes that are kept for models, until each of them has been loaded or nobody loads it any more."""
 
-    def __init__(self, residency: Residency, needs: Mapping[str, int], opening: int, tight: bool) -> None:
+    def __init__(
+        self, residency: Residency, needs: Mapping[str, int], opening: int, tight: bool, unknown: bool = False
+    ) -> None:
         """`opening` are the bytes that one of them takes while it is opened. `tight` says that the models go beside
-        others that never leave, and may take more than is left."""
+        others that never leave, and may take more than is left. `unknown` says that nobody knows what one of them
+        takes."""
         self.tight = tight
+        self.measured = True  # whether that is so of what they took
+        self._unknown = unknown
         self._residency = residency
         self._needs = dict(needs)
         self._opening = opening
@@ -292,24 +368,27 @@ class Room:
         async with self._one_by_one:
             need = self._needs.pop(name)
             try:
-                return await self._residency.load(need, work, loaded)
+                added, measured = await self._residency.load(need, work, loaded)
+                self.measured &= measured
+                return added
             finally:
                 self._residency.give_up(need)
 
     def close(self) -> None:
         """Gives up what is left."""
-        self._residency.give_up(sum(self._needs.values()) + self._opening)
+        self._residency.give_up(sum(self._needs.values()) + self._opening, unknown=self._unknown)
         self._needs.clear()
-        self._opening = 0
+        self._opening, self._unknown = 0, False
 
 
 class Need(NamedTuple):
     """The bytes that a load is expected to take: what stays, what opening takes beside that for a while, and what it
-    takes at least."""
+    takes at least. `unknown` says that nothing tells what stays."""
 
     stays: int
     opening: int
     least: int
+    unknown: bool = False
 
 
 def needed(known: int, prepared: int, files: int) -> Need:
