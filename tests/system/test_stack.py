@@ -93,6 +93,12 @@ class TestFiles:
             for port in service.get("ports", []):
                 assert port.startswith("127.0.0.1:"), name
 
+    def test_every_volume_of_a_service_is_declared(self):
+        """An engine refuses the whole file otherwise."""
+        stated = compose({})
+        used = {volume.split(":")[0] for service in stated["services"].values() for volume in service.get("volumes", [])}
+        assert {name for name in used if not name.startswith((".", "/"))} == set(stated["volumes"])
+
     def test_the_example_of_settings_has_every_variable_and_its_default(self):
         example = re.findall(r"^# (\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
         used = re.findall(r"\$\{(\w+):-([^}]*)\}", (ROOT / "docker-compose.yml").read_text())
