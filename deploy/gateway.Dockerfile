@@ -1,5 +1,5 @@
-# The gateway with ONNX Runtime inside, on the CPU. Build it from the top of the repository:
-#   docker build -f deploy/gateway.Dockerfile -t opgate:0.1.0 .
+# The gateway with ONNX Runtime inside, on the CPU. Build it in the top folder of the repository:
+#   docker compose build gateway
 
 FROM debian:12.12-slim AS build
 WORKDIR /src

@@ -1,5 +1,5 @@
-# locust with the clients that the load tests use. Build it from the top of the repository:
-#   docker build -f deploy/locust.Dockerfile -t opgate-locust:0.1.0 .
+# locust with the clients that the load tests use. Build it in the top folder of the repository:
+#   docker compose build locust
 
 FROM debian:12.12-slim AS build
 RUN apt-get update && \

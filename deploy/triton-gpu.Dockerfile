@@ -1,7 +1,6 @@
 # Triton on GPUs with the op libraries for ONNX Runtime and TensorRT, and, as target `plan`, the program that compiles
-# models with TensorRT. Build them from the top of the repository:
-#   docker build -f deploy/triton-gpu.Dockerfile -t opgate-triton-gpu:0.1.0 .
-#   docker build -f deploy/triton-gpu.Dockerfile -t opgate-plan:0.1.0 --target plan .
+# models with TensorRT. Build them in the top folder of the repository:
+#   docker compose build triton-gpu plan
 #
 # Both containers of a release of NVIDIA have the same TensorRT, and a compiled model needs the one that compiled it.
 

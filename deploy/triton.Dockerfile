@@ -1,5 +1,5 @@
-# Triton with the op library for ONNX Runtime on the CPU. Build it from the top of the repository:
-#   docker build -f deploy/triton.Dockerfile -t opgate-triton:0.1.0 .
+# Triton with the op library for ONNX Runtime on the CPU. Build it in the top folder of the repository:
+#   docker compose build triton
 #
 # The library is built in the image of the server that loads it, so it fits its C++ library.
 

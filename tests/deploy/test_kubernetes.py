@@ -30,6 +30,7 @@ from opgate.commands.serve import serve
 from opgate.service.settings import Settings
 from tests.conftest import ALL
 from tests.system.running import ROOT, running
+from tests.system.stack import compose
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 README = (FOLDER / "README.md").read_text()
@@ -37,6 +38,8 @@ OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
 # The oldest version that README.md promises, and the newest that kubernetes-validate knows.
 VERSIONS = ["1.30", "1.37"]
 NAMESPACE = "opgate"
+#: The name that docker-compose.yml gives the image of the gateway, too.
+IMAGE = compose({})["services"]["gateway"]["image"].partition(":")[0]
 # KServe mounts the models there.
 KSERVE_MODELS = "/mnt/models"
 
@@ -73,7 +76,7 @@ def pods(documents: list[Document]) -> list[Document]:
 def gateway(documents: list[Document]) -> tuple[Document, Document]:
     """Returns the only pod of an overlay, and the container of the gateway in it."""
     [pod] = pods(documents)
-    [container] = [c for c in pod["containers"] if c["image"].partition(":")[0] == "opgate"]
+    [container] = [c for c in pod["containers"] if c["image"].partition(":")[0] == IMAGE]
     return pod, container
 
 
@@ -304,7 +307,7 @@ def check_images(documents: list[Document]) -> Iterator[str]:
     for pod in pods(documents):
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             name, _, tag = container["image"].partition(":")
-            if not re.fullmatch(r"\d+\.\d+\.\d+", tag) or (name == "opgate" and tag != version):
+            if not re.fullmatch(r"\d+\.\d+\.\d+", tag) or (name == IMAGE and tag != version):
                 yield f"{container['name']} has the image {container['image']}"
 
 
@@ -367,7 +370,7 @@ FAULTS = [
     (SYNC, "limits: {memory: 256Mi}", "limits: {}", "object-store", check_security, "no limit of memory"),
     (SYNC, "rclone:1.75.0", "rclone", "object-store", check_images, "rclone/rclone"),
     (SYNC, "rclone:1.75.0", "rclone:latest", "object-store", check_images, "latest"),
-    (DEPLOYMENT, "opgate:0.1.0", "opgate:0.0.9", "local", check_images, "0.0.9"),
+    (DEPLOYMENT, "opgate/opgate:", "opgate/opgate:9.", "local", check_images, ":9."),
 ]  # fmt: skip
 
 

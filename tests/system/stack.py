@@ -91,13 +91,13 @@ def triton_image(ops: Path, installed: triton.Installation, folder: Path) -> Ima
 
 
 def images() -> dict[str, Image]:
-    """Returns the images of docker-compose.yml that this machine has the programs of, by their names."""
+    """Returns the images of docker-compose.yml that this machine has the programs of, by their names without registry and version."""
     venv = Path(sys.prefix)
     return {
         "opgate": built("deploy/gateway.Dockerfile", {"/opt/opgate/venv": venv}),
         "opgate-plan": built("deploy/triton-gpu.Dockerfile", {"/opt/opgate/venv": venv}, "plan"),
         "opgate-locust": built("deploy/locust.Dockerfile", {"/opt/locust/venv": venv}),
-        "prom/prometheus": Image(["/bin/prometheus"], environment={"PATH": "/usr/bin:/bin"}),
+        "prometheus": Image(["/bin/prometheus"], environment={"PATH": "/usr/bin:/bin"}),
     }
 
 
@@ -205,7 +205,7 @@ class Stack:
         `number` tells its replicas apart. `environment` is added to its environment, like a file gateway.env.
         """
         stated = self.services[name]
-        image = self._images[stated["image"].rpartition(":")[0]]
+        image = self._images[stated["image"].rpartition("/")[2].partition(":")[0]]
         arguments = stated.get("command", image.command)
         command = [*image.entrypoint, *(shlex.split(arguments) if isinstance(arguments, str) else arguments)]
         variables = {"HOME": "/tmp"} | image.environment | dict(environment or {}) | stated.get("environment", {})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -98,6 +99,20 @@ class TestFiles:
         stated = compose({})
         used = {volume.split(":")[0] for service in stated["services"].values() for volume in service.get("volumes", [])}
         assert {name for name in used if not name.startswith((".", "/"))} == set(stated["volumes"])
+
+    def test_published_images_are_pulled_and_all_can_be_built(self):
+        """Compose builds an image that it can't pull if the service states how. NVIDIA's parts are not published."""
+        services = {name: service for name, service in compose({})["services"].items() if "opgate" in service["image"]}
+        assert all("build" in service for service in services.values())
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        published = {name for name, service in services.items() if service.get("pull_policy") != "never"}
+        assert published == {"gateway", "locust", "locust-worker"}
+        for name, service in services.items():
+            registry, _, image = service["image"].rpartition("/")
+            assert registry == ("ghcr.io/opgate" if name in published else ""), name
+            assert image.endswith(f":{version}"), f"{name}: expected the version {version}, got {image}"
+        (elsewhere, *_) = compose({"REGISTRY": "registry.example.com/us", "VERSION": "1.2.3"})["services"].values()
+        assert elsewhere["image"] == "registry.example.com/us/opgate:1.2.3"
 
     def test_the_example_of_settings_has_every_variable_and_its_default(self):
         example = re.findall(r"^# (\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
