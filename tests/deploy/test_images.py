@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from dockerfile_parse import DockerfileParser
 
 from tests.conftest import thorough
+from tests.deploy.conftest import PIP, SHARED
 from tests.system.running import ROOT, free_port
 
 pytestmark = [
@@ -27,41 +26,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="it needs root"),
     pytest.mark.skipif(shutil.which("debootstrap") is None, reason="debootstrap is not installed"),
 ]
-
-
-def _pip_settings() -> dict[str, str]:
-    """Returns how this machine's pip finds packages, as variables. Without pip there are none."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
-    settings = re.findall(r"^(?:global|:env:)\.([\w-]+)='([^']*)'$", listed.stdout, re.MULTILINE)
-    return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings}
-
-
-PIP = _pip_settings()
-# Folders with packages, which the steps see too. The files of an index lie beside its pages.
-SHARED = [
-    path.removesuffix("/simple")
-    for value in PIP.values()
-    for path in re.findall(r"(?:file://)?(/\S+)", value)
-    if Path(path).is_dir()
-]
-
-
-@pytest.fixture(scope="module")
-def debian(tmp_path_factory):
-    """A fresh Debian 12."""
-    folder = tmp_path_factory.mktemp("debian") / "root"
-    subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder], check=True, stdout=subprocess.DEVNULL)
-    for file in ("/etc/resolv.conf", "/etc/apt/sources.list.d/debian.sources"):
-        if Path(file).exists():
-            shutil.copy(file, f"{folder}{file}")
-    for file in Path("/etc/apt/apt.conf.d").iterdir():
-        shutil.copy(file, folder / "etc/apt/apt.conf.d")
-    if "PIP_CERT" in PIP:
-        shutil.copy(PIP["PIP_CERT"], folder / "root/certificates.crt")
-        PIP["PIP_CERT"] = "/root/certificates.crt"
-    if (folder / "etc/apt/sources.list.d/debian.sources").exists():
-        (folder / "etc/apt/sources.list").unlink(missing_ok=True)
-    return folder
 
 
 def run(root: Path, command: list[str], variables: dict[str, str], user: str = "") -> subprocess.Popen[str]:

@@ -97,7 +97,9 @@ class TestFiles:
     def test_every_volume_of_a_service_is_declared(self):
         """An engine refuses the whole file otherwise."""
         stated = compose({})
-        used = {volume.split(":")[0] for service in stated["services"].values() for volume in service.get("volumes", [])}
+        used = {
+            volume.split(":")[0] for service in stated["services"].values() for volume in service.get("volumes", [])
+        }
         assert {name for name in used if not name.startswith((".", "/"))} == set(stated["volumes"])
 
     def test_published_images_are_pulled_and_all_can_be_built(self):
