@@ -18,7 +18,7 @@ RUN apt-get update && \
     install -d -o 10001 -g 10001 /var/cache/opgate
 COPY --from=build /opt/opgate/venv /opt/opgate/venv
 ENV PATH=/opt/opgate/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
-    OPGATE_MODEL_REPOSITORY=/models OPGATE_HTTP_HOST=0.0.0.0
+    OPGATE_MODEL_REPOSITORY=/models OPGATE_MODEL_CACHE=/var/cache/opgate/models OPGATE_HTTP_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 8000 8001
 STOPSIGNAL SIGTERM

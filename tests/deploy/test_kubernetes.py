@@ -30,7 +30,7 @@ from opgate.commands.serve import serve
 from opgate.service.settings import Settings
 from tests.conftest import ALL
 from tests.system.running import ROOT, running
-from tests.system.stack import compose
+from tests.system.stack import built, compose
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 README = (FOLDER / "README.md").read_text()
@@ -296,9 +296,11 @@ def check_security(documents: list[Document]) -> Iterator[str]:
             if "memory" not in container["resources"].get("limits", {}):
                 yield f"{container['name']} has no limit of memory"
     pod, container = gateway(documents)
-    temporary = {mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/tmp"}
-    if not any(volume["name"] in temporary and "emptyDir" in volume for volume in pod["volumes"]):
-        yield "the gateway has no /tmp to write to"
+    empty = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
+    written = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in empty}
+    prepared = Path(built("deploy/gateway.Dockerfile", {}).environment["OPGATE_MODEL_CACHE"])
+    for folder in {"/tmp", str(prepared.parent)} - written:
+        yield f"the gateway has no {folder} to write to"
 
 
 def check_images(documents: list[Document]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from tests.service.onnx_models import batching, double, endless, fragile
 from tests.system.conftest import wait_until
 from tests.system.differential import http_body
 from tests.system.running import ROOT
-from tests.system.stack import compose, images, missing, stack, triton_image
+from tests.system.stack import built, compose, images, missing, stack, triton_image
 from tests.system.test_plan import check_repository
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/opgate.json").read_text())
@@ -101,6 +101,12 @@ class TestFiles:
             volume.split(":")[0] for service in stated["services"].values() for volume in service.get("volumes", [])
         }
         assert {name for name in used if not name.startswith((".", "/"))} == set(stated["volumes"])
+
+    def test_the_gateway_keeps_prepared_models_in_the_volume_for_them(self):
+        """An engine gives a container the home of its user, which isn't there."""
+        folder = built("deploy/gateway.Dockerfile", {}).environment["OPGATE_MODEL_CACHE"]
+        volumes = dict(volume.split(":")[:2] for volume in compose({})["services"]["gateway"]["volumes"])
+        assert Path(folder).is_relative_to(volumes["prepared-models"])
 
     def test_published_images_are_pulled_and_all_can_be_built(self):
         """Compose builds an image that it can't pull if the service states how. NVIDIA's parts are not published."""
