@@ -15,7 +15,8 @@ def _pip_settings() -> dict[str, str]:
     """Returns how this machine's pip finds packages, as variables. Without pip there are none."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True)
     settings = re.findall(r"^(?:global|:env:)\.([\w-]+)='([^']*)'$", listed.stdout, re.MULTILINE)
-    return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings}
+    # A file of constraints lies on this machine alone.
+    return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings if name != "constraint"}
 
 
 PIP = _pip_settings()
