@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from fractions import Fraction
 
 import ml_dtypes
@@ -216,9 +217,38 @@ def test_strings(texts, ascii_only):
 def test_packed_strings(texts, more):
     texts = [*texts, more]
     want = b"".join(len(d).to_bytes(4, "little") + d for d in (t.encode("utf-8", "surrogatepass") for t in texts))
-    assert native.pack_strings(texts) == want
+    array = np.array(texts, np.object_)
+    assert native.pack_strings(array) == want
     if "\ud800" not in texts:
-        assert native.unpack_strings(want, 0, len(want), len(texts), 99) == texts
+        read = np.empty(len(texts), np.object_)
+        native.unpack_strings(want, 0, len(want), read, 99)
+        assert read.tolist() == texts
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "日", "\ud800"])
+@pytest.mark.parametrize("length", [255, 256, 257, 5000])
+def test_packing_keeps_no_copy_of_long_strings(letter, length):
+    """A str keeps the UTF-8 that it has given out as long as it lives."""
+    text = "".join(letter for _ in range(length))
+    before = sys.getsizeof(text)
+    want = text.encode("utf-8", "surrogatepass")
+    assert native.pack_strings(np.array([text], np.object_)) == len(want).to_bytes(4, "little") + want
+    assert length <= 256 or sys.getsizeof(text) == before
+
+
+def test_packing_takes_arrays_of_objects_alone():
+    for wrong in (1, None, ["a"]):
+        array = np.empty(2, np.object_)
+        array[:] = ["a", wrong]
+        with pytest.raises(TypeError, match=f"expected str and bytes, got .*{type(wrong).__name__}"):
+            native.pack_strings(array)
+    for array in (np.array(["a"]), np.array([1])):
+        with pytest.raises(TypeError, match="expected an array of objects"):
+            native.pack_strings(array)
+    frozen = np.empty(1, np.object_)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match=r"read-only|not writable"):
+        native.unpack_strings(b"\0\0\0\0", 0, 4, frozen, 9)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +394,7 @@ def test_native_functions_check_where_they_read_and_write():
         lambda: native.format(array, "FP32", -1, 1, ()),
         lambda: native.format(array, "FP32", 0, 2, (3,)),
         lambda: native.format(array, "FP32", 0, 2, (2, 2)),
-        lambda: native.unpack_strings(b"\0\0\0\0", 0, 4, 2, 9),
+        lambda: native.unpack_strings(b"\0\0\0\0", 0, 4, np.empty(2, np.object_), 9),
         lambda: native.strings(b"[]", 0, 3, 9),
     ):
         with pytest.raises(ValueError, match=r"outside|fit|datatype"):

@@ -97,14 +97,14 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     page = [name for name in names if name.startswith("opgate/service/console/files/")]
     assert {Path(name).suffix for name in page} >= {".html", ".js", ".css"}
     native = [name for name in names if name.startswith("opgate/") and name.endswith(".so")]
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert wheel.name.startswith("opgate-0.1.0-cp311-abi3-manylinux_2_")
     assert sorted(native) == sorted(
         [
             "opgate/lib/libnone_onnxruntime.so",
             "opgate/lib/libopgate_onnxruntime.so",
-            *(f"opgate/service/native/{name}{suffix}" for name in ("engine_strings", "json_tensors")),
-            *(f"opgate/service/native/{name}{suffix}" for name in ("process", "protobuf")),
-            f"opgate/service/rpc/connection{suffix}",
+            *(f"opgate/service/native/{name}.abi3.so" for name in ("engine_strings", "json_tensors")),
+            *(f"opgate/service/native/{name}.abi3.so" for name in ("process", "protobuf")),
+            "opgate/service/rpc/connection.abi3.so",
         ]
     )
     shown = subprocess.run(
@@ -115,6 +115,77 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     found = re.search(r"manylinux_2_(\d+)_(\w+)", shown.stdout)
     assert tag and found, (wheel.name, shown.stdout)
     assert int(found[1]) <= int(tag[1]) and found[2] == tag[2]
+
+
+def interpreter(version: str) -> str:
+    """Returns this version of Python, of the system or of pyenv. Skips the test if it is not there."""
+    places = [os.environ["PATH"], *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin"))]
+    found = shutil.which(f"python{version}", path=os.pathsep.join(places))
+    return found or pytest.skip(f"python{version} is not installed")
+
+
+#: Loads the native modules alone and calls them.
+CALLS = """
+import importlib.machinery, importlib.util, sys
+loaded = {}
+for path in sys.argv[1:]:
+    name = path.rpartition("/")[2].partition(".")[0]
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    module = loaded[name] = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path, loader=loader))
+    loader.exec_module(module)
+body = b'{"inputs": [{"data": [[1, 2.5], [3, 4]]}, {"data": ["a", "\\u00e4"]}]}'
+rest, values = loaded["json_tensors"].split(body, len(body), False, 9, 99, 9)
+begin, end, shape = values[0]
+numbers = bytearray(16)
+loaded["json_tensors"].fill(body, begin, end, "FP32", numbers, 4)
+print(shape, loaded["json_tensors"].strings(body, values[1][0], values[1][1], 9))
+print(loaded["json_tensors"].format(numbers, "FP32", 0, 4, (2, 2)))
+try:
+    loaded["json_tensors"].fill(b"[x]", 0, 3, "FP32", numbers, 1)
+except loaded["json_tensors"].Refused as refused:
+    print(refused.args)
+print(loaded["protobuf"].split(bytes([10, 1, 109, 58, 2, 7, 7]), 99, 9))
+loaded["process"].set_running("a model")
+connection = loaded["connection"]
+budget = connection.Budget(1000)
+server = connection.Connection({"/a/b": 0}, budget, 100, 100, 10, 1000)
+answers = server.output(1 << 20)
+try:
+    server.receive(b"GET / HTTP/1.1\\r\\n\\r\\n")
+except connection.ProtocolError as error:
+    print(type(error).__name__)
+del server
+print(budget.used, len(b"".join(answers)) > 9, loaded["engine_strings"].has_layout.__name__)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_its_modules_work_in_every_python(wheel: Path, version: str, tmp_path: Path) -> None:
+    python = interpreter(version)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    modules = sorted(map(str, tmp_path.glob("opgate/service/*/*.abi3.so")))
+    done = subprocess.run([python, "-c", CALLS, *modules], capture_output=True, text=True)
+    assert len(modules) == 5 and done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "(2, 2) ['a', 'ä']",
+        "b'[[1.0,2.5],[3.0,4.0]]'",
+        "('kind', 1, 2)",
+        "(b'\\n\\x01m', [(5, 2)], [])",
+        "ProtocolError",
+        "0 True has_layout",
+    ]
+
+
+@thorough("it installs the packages that opgate depends on")
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_it_serves_in_every_python(wheel: Path, version: str, tmp_path: Path) -> None:
+    subprocess.run([interpreter(version), "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]"], check=True)
+    environment = {"PATH": f"{tmp_path}/venv/bin", "HOME": str(tmp_path)}
+    with running(ROOT / "model_repository", python=python, folder=tmp_path, env=environment) as server:
+        assert labels_of_picture(server)
 
 
 def test_an_op_in_python_needs_no_compiler(installed: Installed) -> None:

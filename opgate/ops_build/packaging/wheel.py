@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -41,10 +40,8 @@ def platform_tag() -> str:
 
 
 def wheel_tag() -> str:
-    """Returns the tag of the wheel. The native modules are compiled for one version of Python."""
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    abi = str(sysconfig.get_config_var("SOABI")).split("-")[1]
-    return f"{python}-cp{abi}-{platform_tag()}"
+    """Returns the tag of the wheel: the native modules have the limited API of Python 3.11."""
+    return f"cp311-abi3-{platform_tag()}"
 
 
 def contents(work: Path, log: Log) -> dict[str, str]:

@@ -112,7 +112,7 @@ def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
         raise invalid(f"input '{name}': expected {count} BYTES elements, {end} bytes can't hold their lengths")
     array = np.empty(count, np.object_)
     try:
-        array[:] = native.unpack_strings(data, 0, end, count, limits.max_string_bytes)
+        native.unpack_strings(data, 0, end, array, limits.max_string_bytes)
     except native.Refused as refused:
         raise _refusal(data, count, name, limits, *refused.args) from None
     return array
@@ -144,7 +144,7 @@ def element(data: bytes) -> str | bytes:
 def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
     """Returns the bytes of an output. For a large contiguous array they are a view of its memory, otherwise a copy."""
     if datatype.name == "BYTES":
-        return native.pack_strings(array.reshape(-1).tolist())
+        return native.pack_strings(np.ascontiguousarray(array, np.object_))
     return elements(array)
 
 

@@ -46,7 +46,7 @@ class EngineStrings:
         shape = tuple(value.shape())
         array: Array = np.empty(math.prod(shape), np.object_)
         if array.size:
-            array[:] = native.read(value.data_ptr(), array.size)
+            native.read(value.data_ptr(), array)
         return array.reshape(shape)
 
     def works(self) -> bool:

@@ -94,7 +94,7 @@ def _strings(memory: Any, at: int, size: int, shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
     array = np.empty(count, np.object_)
     # The lengths in front of the strings must stay as they are while they are read.
-    array[:] = _unpacked(memoryview(bytes(memory[at : at + size])), count)
+    _unpack(memoryview(bytes(memory[at : at + size])), array)
     return array.reshape(shape)
 
 
@@ -118,23 +118,23 @@ def _checked(entry: Entry, limit: int) -> tuple[str, np.dtype[Any], tuple[int, .
 
 
 def _packed(array: Array) -> bytes:
-    elements = array.reshape(-1).tolist()
     if pack_strings is not None:
-        return pack_strings(elements)
+        return pack_strings(np.ascontiguousarray(array, np.object_))
     parts = []
-    for element in elements:
+    for element in array.reshape(-1).tolist():
         data = element.encode() if isinstance(element, str) else bytes(element)
         parts += [_LENGTH.pack(len(data)), data]
     return b"".join(parts)
 
 
-def _unpacked(data: memoryview, count: int) -> list[str | bytes]:
-    """Returns strings: text where they are UTF-8, else bytes. Raises ValueError if there are not exactly `count`."""
+def _unpack(data: memoryview, array: Array) -> None:
+    """Reads the elements of an array: text where they are UTF-8, else bytes. Raises ValueError if `data` has fewer or
+    more."""
     if unpack_strings is not None:
-        return unpack_strings(data, 0, len(data), count, _MOST_STRING_BYTES)
-    found: list[str | bytes] = []
+        unpack_strings(data, 0, len(data), array, _MOST_STRING_BYTES)
+        return
     at = 0
-    for _ in range(count):
+    for i in range(array.size):
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         text = bytes(data[at : at + length])
@@ -142,7 +142,6 @@ def _unpacked(data: memoryview, count: int) -> list[str | bytes]:
             raise ValueError(f"a string of {length} bytes is longer than the rest of its tensor")
         at += length
         try:
-            found.append(text.decode())
+            array[i] = text.decode()
         except UnicodeDecodeError:
-            found.append(text)
-    return found
+            array[i] = text

@@ -4,7 +4,7 @@ try:
     from opgate.service.native import engine_strings, json_tensors, process
 except ImportError as error:
     raise ImportError(
-        f"the gateway's native modules aren't compiled for this Python: run `pip install --editable .` ({error})"
+        f"the gateway's native modules aren't compiled: run `pip install --editable .` ({error})"
     ) from error
 
 __all__ = ["engine_strings", "json_tensors", "process"]

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SERVICE = Path(__file__).resolve().parent.parent
-FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+#: Python's limited API: a module works in Python 3.11 and every later one.
+LIMITED_API, SUFFIX = "-DPy_LIMITED_API=0x030B0000", ".abi3.so"
+FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", LIMITED_API)
 
 
 class Module(NamedTuple):
@@ -47,7 +49,7 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
 
     Raises RuntimeError with the compiler's output if that fails.
     """
-    beside = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    beside = SERVICE / (module.path + SUFFIX)
     target = target or beside
     new = target.with_name(f".{os.getpid()}-{target.name}")
     compiler = shlex.split(os.environ.get("CXX", "g++"))
@@ -72,6 +74,8 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
     new.replace(target)  # a process that has the old one loaded keeps it
     if target == beside:
         stamp.write_text(made_of)
+        for old in beside.parent.glob(f"{Path(module.path).name}.cpython-*.so"):
+            old.unlink()  # of an earlier opgate: Python would take it in place of the new one
     return target
 
 

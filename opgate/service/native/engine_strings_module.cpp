@@ -35,32 +35,11 @@ class Turns {
   size_t objects_ = 0, bytes_ = 0;
 };
 
-// The elements of a NumPy array of objects.
-class Elements {
- public:
-  ~Elements() {
-    if (view_.obj != nullptr) PyBuffer_Release(&view_);
-  }
-
-  bool open(PyObject* array) {
-    if (PyObject_GetBuffer(array, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) return false;
-    if (view_.format != nullptr && std::strcmp(view_.format, "O") == 0) return true;
-    PyErr_SetString(PyExc_TypeError, "expected an array of objects");
-    return false;
-  }
-
-  size_t size() const { return static_cast<size_t>(view_.len) / sizeof(PyObject*); }
-  PyObject* operator[](size_t i) const { return static_cast<PyObject* const*>(view_.buf)[i]; }
-
- private:
-  Py_buffer view_{};
-};
-
 PyObject* first_bytes(PyObject*, PyObject* array) {
-  Elements elements;
+  Objects elements;
   if (!elements.open(array)) return nullptr;
   for (size_t i = 0; i < elements.size(); ++i) {
-    if (elements[i] != nullptr && PyBytes_Check(elements[i])) return PyLong_FromSize_t(i);
+    if (elements[i] != nullptr && Bytes::is_bytes(elements[i])) return PyLong_FromSize_t(i);
   }
   return PyLong_FromLong(-1);
 }
@@ -84,32 +63,9 @@ PyObject* has_layout(PyObject*, PyObject* arguments) {
 
 // Gives a string the bytes of a str or of bytes. Returns false with an exception.
 bool set(std::string& string, PyObject* element) {
-  char* data = nullptr;
-  Py_ssize_t size = 0;
-  if (element != nullptr && PyUnicode_Check(element)) {
-    // PyUnicode_AsUTF8 would keep a copy for as long as the str lives.
-    if (PyUnicode_IS_COMPACT_ASCII(element)) {
-      string.assign(static_cast<const char*>(PyUnicode_DATA(element)),
-                    static_cast<size_t>(PyUnicode_GET_LENGTH(element)));
-      return true;
-    }
-    PyObject* const encoded = PyUnicode_AsUTF8String(element);
-    if (encoded == nullptr) return false;
-    try {
-      string.assign(PyBytes_AS_STRING(encoded), static_cast<size_t>(PyBytes_GET_SIZE(encoded)));
-    } catch (...) {
-      Py_DECREF(encoded);
-      throw;
-    }
-    Py_DECREF(encoded);
-    return true;
-  }
-  if (element == nullptr || !PyBytes_Check(element)) {
-    PyErr_SetString(PyExc_TypeError, "expected an array of str and bytes");
-    return false;
-  }
-  if (PyBytes_AsStringAndSize(element, &data, &size) != 0) return false;
-  string.assign(data, static_cast<size_t>(size));
+  const Bytes bytes(element, "strict");
+  if (!bytes) return false;
+  string.assign(bytes.view());
   return true;
 }
 
@@ -117,7 +73,7 @@ PyObject* fill(PyObject*, PyObject* arguments) {
   unsigned long long address;
   PyObject* array;
   if (!PyArg_ParseTuple(arguments, "KO:fill", &address, &array)) return nullptr;
-  Elements elements;
+  Objects elements;
   if (!elements.open(array)) return nullptr;
   auto* const strings = reinterpret_cast<std::string*>(address);
   Turns turns;
@@ -134,22 +90,18 @@ PyObject* fill(PyObject*, PyObject* arguments) {
 
 PyObject* read(PyObject*, PyObject* arguments) {
   unsigned long long address;
-  Py_ssize_t count;
-  if (!PyArg_ParseTuple(arguments, "Kn:read", &address, &count)) return nullptr;
+  PyObject* array;
+  if (!PyArg_ParseTuple(arguments, "KO:read", &address, &array)) return nullptr;
+  Objects elements;
+  if (!elements.open(array, PyBUF_WRITABLE)) return nullptr;
   const auto* const strings = reinterpret_cast<const std::string*>(address);
-  PyObject* list = PyList_New(count);
   Turns turns;
-  for (Py_ssize_t i = 0; list != nullptr && i < count; ++i) {
+  for (size_t i = 0; i < elements.size(); ++i) {
     const std::string_view bytes = strings[i];
-    PyObject* const item = text_or_bytes(bytes);
-    if (item == nullptr) {
-      Py_CLEAR(list);
-      break;
-    }
-    PyList_SET_ITEM(list, i, item);
+    if (!elements.set(i, text_or_bytes(bytes))) return nullptr;
     turns.after(bytes.size());
   }
-  return list;
+  Py_RETURN_NONE;
 }
 
 std::array<PyMethodDef, 5> methods = {{
@@ -162,7 +114,8 @@ std::array<PyMethodDef, 5> methods = {{
      "fill(address, array of objects)\n\nGives the strings at an address the UTF-8 of the elements that are str, and\n"
      "the bytes of those that are bytes. There must be as many strings as elements."},
     {"read", read, METH_VARARGS,
-     "read(address, count) -> list\n\nReturns the strings at an address: a str for each that is UTF-8, else bytes."},
+     "read(address, array of objects)\n\nGives the elements the strings at an address: a str for each that is UTF-8,\n"
+     "else bytes. There must be as many strings as elements."},
     {nullptr, nullptr, 0, nullptr},
 }};
 

@@ -24,7 +24,7 @@ PyObject* refused_type = nullptr;
 // Below this it costs more to give the lock away than the work takes.
 constexpr Py_ssize_t kLongBytes = 16384;
 // The lock is lent after this many objects.
-constexpr Py_ssize_t kLongObjects = 4096;
+constexpr int kLongObjects = 4096;
 
 class View {
  public:
@@ -114,7 +114,7 @@ PyObject* shape_of(const opgate::json::Value& value) {
   if (!value.even) Py_RETURN_NONE;
   PyObject* shape = PyTuple_New(static_cast<Py_ssize_t>(value.shape.size()));
   for (size_t i = 0; shape != nullptr && i < value.shape.size(); ++i) {
-    PyTuple_SET_ITEM(shape, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(value.shape[i]));
+    PyTuple_SetItem(shape, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(value.shape[i]));
   }
   return shape;
 }
@@ -232,7 +232,7 @@ PyObject* strings(PyObject*, PyObject* arguments) {
     }
     if (PyList_Append(list, item) != 0) Py_CLEAR(list);
     Py_DECREF(item);
-    if (list != nullptr && PyList_GET_SIZE(list) % kLongObjects == 0) lend_lock();
+    if (list != nullptr && PyList_Size(list) % kLongObjects == 0) lend_lock();
   }
   return nullptr;
 }
@@ -252,14 +252,14 @@ PyObject* format(PyObject*, PyObject* arguments) {
   const Py_ssize_t all = view.size() / kSizes[static_cast<size_t>(type)];
   std::vector<size_t> rows;
   Py_ssize_t row = all;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape); ++i) {
-    const Py_ssize_t dim = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(shape); ++i) {
+    const Py_ssize_t dim = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
     if (dim <= 0 || row % dim != 0) break;
     rows.push_back(static_cast<size_t>(row));
     row /= dim;
   }
   if (PyErr_Occurred()) return nullptr;
-  const auto dims = static_cast<size_t>(PyTuple_GET_SIZE(shape));
+  const auto dims = static_cast<size_t>(PyTuple_Size(shape));
   const bool fits = dims == 0 || (row == 1 && rows.size() == dims);
   if (begin < 0 || count < 0 || begin > all || all - begin < count || !fits) {
     PyErr_SetString(PyExc_ValueError, "the elements or the shape don't fit the array");
@@ -277,96 +277,51 @@ PyObject* format(PyObject*, PyObject* arguments) {
 }
 
 PyObject* unpack_strings(PyObject*, PyObject* arguments) {
-  PyObject* body;
-  Py_ssize_t begin, end, count, longest;
-  if (!PyArg_ParseTuple(arguments, "Onnnn:unpack_strings", &body, &begin, &end, &count, &longest)) return nullptr;
+  PyObject *body, *array;
+  Py_ssize_t begin, end, longest;
+  if (!PyArg_ParseTuple(arguments, "OnnOn:unpack_strings", &body, &begin, &end, &array, &longest)) return nullptr;
   View view;
-  if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
+  Objects elements;
+  if (!view.open(body, PyBUF_SIMPLE) || !elements.open(array, PyBUF_WRITABLE)) return nullptr;
   constexpr Py_ssize_t kLength = 4;
-  if (begin < 0 || begin > end || end > view.size() || count < 0 || (end - begin) / kLength < count) {
+  const auto count = static_cast<Py_ssize_t>(elements.size());
+  if (begin < 0 || begin > end || end > view.size() || (end - begin) / kLength < count) {
     PyErr_SetString(PyExc_ValueError, "the elements lie outside of their buffer");
     return nullptr;
   }
-  PyObject* list = PyList_New(count);
   const auto* const bytes = reinterpret_cast<const unsigned char*>(view.data());
   Py_ssize_t at = begin;
-  for (Py_ssize_t i = 0; list != nullptr && i < count; ++i) {
-    const char* problem = nullptr;
-    PyObject* item = nullptr;
-    if (end - at < kLength) {
-      problem = "count";
-    } else {
-      const auto* const b = bytes + at;
-      const Py_ssize_t length = b[0] | Py_ssize_t{b[1]} << 8 | Py_ssize_t{b[2]} << 16 | Py_ssize_t{b[3]} << 24;
-      if (length > end - at - kLength) {
-        problem = "end";
-      } else if (length > longest) {
-        problem = "length";
-      } else {
-        item = text_or_bytes({view.data() + at + kLength, static_cast<size_t>(length)});
-        at += kLength + length;
-      }
-    }
-    if (item == nullptr) {
-      Py_CLEAR(list);
-      return problem == nullptr ? nullptr : refuse(problem, i, at);
-    }
-    PyList_SET_ITEM(list, i, item);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (end - at < kLength) return refuse("count", i, at);
+    const auto* const b = bytes + at;
+    const Py_ssize_t length = b[0] | Py_ssize_t{b[1]} << 8 | Py_ssize_t{b[2]} << 16 | Py_ssize_t{b[3]} << 24;
+    if (length > end - at - kLength) return refuse("end", i, at);
+    if (length > longest) return refuse("length", i, at);
+    PyObject* const item = text_or_bytes({view.data() + at + kLength, static_cast<size_t>(length)});
+    if (!elements.set(static_cast<size_t>(i), item)) return nullptr;
+    at += kLength + length;
     if (i % kLongObjects == kLongObjects - 1) lend_lock();
   }
-  if (list != nullptr && at != end) {
-    Py_CLEAR(list);
-    return refuse("rest", count, at);
-  }
-  return list;
+  if (at != end) return refuse("rest", count, at);
+  Py_RETURN_NONE;
 }
 
-// Returns the UTF-8 of a str, or the bytes of a bytes object. `owner` keeps them alive if the object doesn't.
-bool bytes_of(PyObject* text, PyObject*& owner, std::string_view& bytes) {
-  Py_ssize_t size = 0;
-  owner = nullptr;
-  if (PyBytes_Check(text)) {
-    bytes = {PyBytes_AS_STRING(text), static_cast<size_t>(PyBytes_GET_SIZE(text))};
-    return true;
-  }
-  if (PyUnicode_IS_COMPACT_ASCII(text)) {
-    bytes = {static_cast<const char*>(PyUnicode_DATA(text)), static_cast<size_t>(PyUnicode_GET_LENGTH(text))};
-    return true;
-  }
-  owner = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
-  char* data = nullptr;
-  if (owner == nullptr || PyBytes_AsStringAndSize(owner, &data, &size) != 0) return false;
-  bytes = {data, static_cast<size_t>(size)};
-  return true;
-}
-
-PyObject* pack_strings(PyObject*, PyObject* list) {
-  if (!PyList_Check(list)) {
-    PyErr_SetString(PyExc_TypeError, "expected a list of str and bytes");
-    return nullptr;
-  }
+PyObject* pack_strings(PyObject*, PyObject* array) {
+  Objects elements;
+  if (!elements.open(array)) return nullptr;
   std::string out;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    PyObject* const item = PyList_GET_ITEM(list, i);
-    if (!PyUnicode_Check(item) && !PyBytes_Check(item)) {
-      PyErr_SetString(PyExc_TypeError, "expected a list of str and bytes");
-      return nullptr;
-    }
-    PyObject* owner = nullptr;
-    std::string_view bytes;
-    if (!bytes_of(item, owner, bytes)) {
-      Py_XDECREF(owner);
-      return nullptr;
-    }
-    const auto size = static_cast<uint32_t>(bytes.size());
-    const std::array<char, 4> length = {static_cast<char>(size), static_cast<char>(size >> 8),
-                                        static_cast<char>(size >> 16), static_cast<char>(size >> 24)};
-    if (bytes.size() <= UINT32_MAX) out.append(length.data(), length.size()).append(bytes);
-    Py_XDECREF(owner);
-    if (bytes.size() > UINT32_MAX) {
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const Bytes bytes(elements[i], "surrogatepass");
+    if (!bytes) return nullptr;
+    const std::string_view text = bytes.view();
+    if (text.size() > UINT32_MAX) {
       PyErr_SetString(PyExc_OverflowError, "a string of 4 GB or more has no length in 4 bytes");
       return nullptr;
     }
+    const auto size = static_cast<uint32_t>(text.size());
+    const std::array<char, 4> length = {static_cast<char>(size), static_cast<char>(size >> 8),
+                                        static_cast<char>(size >> 16), static_cast<char>(size >> 24)};
+    out.append(length.data(), length.size()).append(text);
     if (i % kLongObjects == kLongObjects - 1) lend_lock();
   }
   return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
@@ -393,7 +348,7 @@ PyObject* aligned_copy(PyObject*, PyObject* arguments) {
   }
   PyObject* const memory = PyByteArray_FromStringAndSize(nullptr, size + static_cast<Py_ssize_t>(kAlignment));
   if (memory == nullptr) return nullptr;
-  char* const raw = PyByteArray_AS_STRING(memory);
+  char* const raw = PyByteArray_AsString(memory);
   const uintptr_t start = -reinterpret_cast<uintptr_t>(raw) % kAlignment;
   std::memcpy(raw + start, view.data() + offset, static_cast<size_t>(size));
   return Py_BuildValue("(NK)", memory, static_cast<unsigned long long>(start));
@@ -410,12 +365,12 @@ std::array<PyMethodDef, 9> methods = {{
     {"strings", strings, METH_VARARGS,
      "strings(body, begin, end, longest) -> list of str\n\nReads a value of strings of at most `longest` bytes."},
     {"unpack_strings", unpack_strings, METH_VARARGS,
-     "unpack_strings(body, begin, end, count, longest) -> list of str and bytes\n\n"
-     "Reads strings, each with its length before it in 4 little-endian bytes. One that is UTF-8 becomes a str, "
-     "another\n"
-     "one bytes. Refused's arguments are the problem, the index of the string and its place."},
+     "unpack_strings(body, begin, end, array of objects, longest)\n\n"
+     "Reads as many strings as elements, each with its length before it in 4 little-endian bytes. One that is UTF-8\n"
+     "becomes a str, another one bytes. Refused's arguments are the problem, the index of the string and its place."},
     {"pack_strings", pack_strings, METH_O,
-     "pack_strings(list of str and bytes) -> bytes\n\nReturns the UTF-8 of each str and the bytes of the others, each\n"
+     "pack_strings(array of str and bytes) -> bytes\n\nReturns the UTF-8 of each str and the bytes of the others, "
+     "each\n"
      "with its length before it as `unpack_strings` reads."},
     {"format", format, METH_VARARGS,
      "format(array, datatype, begin, count, shape, nulls=False) -> bytes\n\n"

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 // Says whether bytes are UTF-8 as Unicode defines it: no surrogates, no longer forms, nothing above U+10FFFF.
 inline bool is_utf8(std::string_view bytes) {
@@ -66,11 +67,88 @@ inline bool is_ascii(std::string_view bytes) {
 // Returns a new reference, or null with an exception.
 inline PyObject* text_or_bytes(std::string_view bytes) {
   const auto size = static_cast<Py_ssize_t>(bytes.size());
-  if (size > 1 && is_ascii(bytes)) {  // Python has made the shorter ones
-    PyObject* const text = PyUnicode_New(size, 0x7f);
-    if (text != nullptr) std::memcpy(PyUnicode_DATA(text), bytes.data(), bytes.size());
-    return text;
-  }
+  // ASCII is Latin-1 too, which Python copies without decoding.
+  if (is_ascii(bytes)) return PyUnicode_DecodeLatin1(bytes.data(), size, nullptr);
   return is_utf8(bytes) ? PyUnicode_DecodeUTF8(bytes.data(), size, "strict")
                         : PyBytes_FromStringAndSize(bytes.data(), size);
 }
+
+// The elements of a NumPy array of objects.
+class Objects {
+ public:
+  Objects() = default;
+  Objects(const Objects&) = delete;
+  Objects& operator=(const Objects&) = delete;
+  ~Objects() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+
+  // `flags` may be PyBUF_WRITABLE. Returns false with an exception.
+  bool open(PyObject* array, int flags = 0) {
+    if (PyObject_GetBuffer(array, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags) != 0) return false;
+    if (view_.format != nullptr && std::strcmp(view_.format, "O") == 0) return true;
+    PyErr_SetString(PyExc_TypeError, "expected an array of objects");
+    return false;
+  }
+
+  size_t size() const { return static_cast<size_t>(view_.len) / sizeof(PyObject*); }
+  PyObject* operator[](size_t i) const { return static_cast<PyObject* const*>(view_.buf)[i]; }
+
+  // Takes a reference. Returns false if it is null.
+  bool set(size_t i, PyObject* item) {
+    if (item == nullptr) return false;
+    Py_XDECREF(std::exchange(static_cast<PyObject**>(view_.buf)[i], item));
+    return true;
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// The UTF-8 of a str, or the bytes of a bytes object, for as long as the object lives and doesn't change.
+class Bytes {
+ public:
+  // `errors` says what becomes of halves of surrogate pairs, as in Python.
+  Bytes(PyObject* object, const char* errors) {
+    if (object == nullptr) object = Py_None;  // in an array
+    // Most are no subclasses, for which the limited API of Python has to call a function.
+    if (Py_IS_TYPE(object, &PyUnicode_Type) || (!is_bytes(object) && PyUnicode_Check(object))) {
+      // A str keeps the UTF-8 that it gives out, unless it is ASCII. A long one must not take twice the memory.
+      constexpr Py_ssize_t kKept = 256;
+      Py_ssize_t size = 0;
+      if (PyUnicode_GetLength(object) <= kKept || is_ascii(object)) {
+        if (const char* const kept = PyUnicode_AsUTF8AndSize(object, &size); kept != nullptr) {
+          view_ = {kept, static_cast<size_t>(size)};
+          return;
+        }
+        PyErr_Clear();
+      }
+      object = encoded_ = PyUnicode_AsEncodedString(object, "utf-8", errors);
+      if (encoded_ == nullptr) return;
+    } else if (!is_bytes(object)) {
+      PyErr_Format(PyExc_TypeError, "expected str and bytes, got %R", reinterpret_cast<PyObject*>(Py_TYPE(object)));
+      return;
+    }
+    view_ = {PyBytes_AsString(object), static_cast<size_t>(PyBytes_Size(object))};
+  }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  ~Bytes() { Py_XDECREF(encoded_); }
+
+  // False with an exception.
+  explicit operator bool() const { return view_.data() != nullptr; }
+  std::string_view view() const { return view_; }
+
+  static bool is_bytes(PyObject* object) { return Py_IS_TYPE(object, &PyBytes_Type) || PyBytes_Check(object); }
+
+ private:
+  static bool is_ascii(PyObject* text) {
+    PyObject* const answer = PyObject_CallMethod(text, "isascii", nullptr);
+    if (answer == nullptr) PyErr_Clear();
+    Py_XDECREF(answer);
+    return answer == Py_True;
+  }
+
+  PyObject* encoded_ = nullptr;
+  std::string_view view_;
+};

@@ -439,7 +439,8 @@ bool Connection::make_room(Call& call) {
   if (call.filled < call.capacity || call.capacity == call.size) return true;
   const size_t capacity = call.capacity < kLastPart ? std::min(call.size, call.capacity * kGrowth) : call.size;
   const bool whole = capacity == call.size && call.size > kSmallCall;
-  if (!(whole ? owner_.grow_to_message(call.memory, call.filled, capacity) : owner_.grow(call.memory, capacity))) {
+  if (!(whole ? owner_.grow_to_message(call.memory, call.filled, capacity)
+              : owner_.grow(call.memory, call.filled, capacity))) {
     return false;
   }
   call.capacity = capacity;

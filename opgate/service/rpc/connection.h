@@ -40,8 +40,8 @@ class Owner {
   virtual ~Owner() = default;
   // Returns memory of this size. A null handle means that there is none.
   virtual Memory allocate(size_t size) = 0;
-  // Makes memory of `allocate` larger. Returns false, and releases it, if that fails.
-  virtual bool grow(Memory& memory, size_t size) = 0;
+  // Makes memory of `allocate` larger and keeps its first bytes. Returns false, and releases it, if that fails.
+  virtual bool grow(Memory& memory, size_t filled, size_t size) = 0;
   // Makes memory of `allocate` as large as a whole message and keeps its first bytes. The message ends at a multiple of
   // 64, and so the tensor at its end begins at one if it has a multiple of 64 bytes. Returns false, and releases the
   // memory, if that fails.

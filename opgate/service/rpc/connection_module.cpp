@@ -96,9 +96,9 @@ constexpr size_t kAlignment = 64;  // of a large message's end
 // Returns a message as Python gets it, and takes the memory: bytes, or a view of those that `grow_to_message` made.
 PyObject* message_of(const Memory& memory) {
   PyObject* const bytes = object_of(memory);
-  if (bytes == nullptr || memory.data == PyBytes_AS_STRING(bytes)) return bytes;
-  const Py_ssize_t begin = memory.data - PyBytes_AS_STRING(bytes);
-  const Py_ssize_t size = PyBytes_GET_SIZE(bytes) - static_cast<Py_ssize_t>(kAlignment);
+  const Py_ssize_t begin = bytes == nullptr ? 0 : memory.data - PyBytes_AsString(bytes);
+  if (begin == 0) return bytes;
+  const Py_ssize_t size = PyBytes_Size(bytes) - static_cast<Py_ssize_t>(kAlignment);
   PyObject* const view = PyMemoryView_FromObject(bytes);
   Py_DECREF(bytes);
   PyObject* const part = view == nullptr ? nullptr : PySequence_GetSlice(view, begin, begin + size);
@@ -109,7 +109,9 @@ PyObject* message_of(const Memory& memory) {
 // Makes messages bytes objects.
 class Messages final : public Owner {
  public:
-  Messages(PyObject* methods, Budget* budget) : methods_(Py_NewRef(methods)), budget_(budget) { Py_INCREF(budget); }
+  Messages(PyObject* methods, Budget* budget) : methods_(Py_NewRef(methods)), budget_(budget) {
+    Py_INCREF(reinterpret_cast<PyObject*>(budget));
+  }
   ~Messages() override {
     Py_DECREF(methods_);
     Py_DECREF(reinterpret_cast<PyObject*>(budget_));
@@ -123,29 +125,16 @@ class Messages final : public Owner {
       PyErr_Clear();
       return {};
     }
-    return {bytes, PyBytes_AS_STRING(bytes)};
+    return {bytes, PyBytes_AsString(bytes)};
   }
 
-  bool grow(Memory& memory, size_t size) override {
-    PyObject* bytes = object_of(memory);
-    // A failure frees the bytes.
-    const bool grown = _PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(size)) == 0;
-    if (!grown) PyErr_Clear();
-    memory = grown ? Memory{bytes, PyBytes_AS_STRING(bytes)} : Memory{};
-    return grown;
-  }
+  bool grow(Memory& memory, size_t filled, size_t size) override { return move_to(allocate(size), memory, filled); }
 
   bool grow_to_message(Memory& memory, size_t filled, size_t size) override {
-    const Memory whole = allocate(size + kAlignment);
-    if (whole.handle != nullptr) {
-      const size_t above = (reinterpret_cast<uintptr_t>(whole.data) + size) % kAlignment;
-      char* const begin = whole.data + kAlignment - above;  // never at the start: `message_of` knows it by that
-      std::memcpy(begin, memory.data, filled);
-      release(std::exchange(memory, Memory{whole.handle, begin}));
-      return true;
-    }
-    release(std::exchange(memory, {}));
-    return false;
+    Memory whole = allocate(size + kAlignment);
+    const size_t above = (reinterpret_cast<uintptr_t>(whole.data) + size) % kAlignment;
+    if (whole.handle != nullptr) whole.data += kAlignment - above;  // never 0: `message_of` knows it by that
+    return move_to(whole, memory, filled);
   }
 
   void release(const Memory& memory) override { Py_DECREF(object_of(memory)); }
@@ -163,6 +152,13 @@ class Messages final : public Owner {
   }
 
  private:
+  // The limited API of Python has no function that makes bytes larger.
+  bool move_to(const Memory& larger, Memory& memory, size_t filled) {
+    if (larger.handle != nullptr) std::memcpy(larger.data, memory.data, filled);
+    release(std::exchange(memory, larger));
+    return larger.handle != nullptr;
+  }
+
   PyObject* methods_;
   Budget* budget_;
 };
@@ -235,7 +231,7 @@ PyObject* connection_new(PyTypeObject* type, PyObject* args, PyObject* keywords)
   limits.header_bytes = static_cast<size_t>(header_bytes);
   limits.streams = streams;
   limits.held_bytes = static_cast<size_t>(held_bytes);
-  auto* self = reinterpret_cast<Object*>(type->tp_alloc(type, 0));
+  auto* self = reinterpret_cast<Object*>(PyType_GenericAlloc(type, 0));
   if (self == nullptr) return nullptr;
   try {
     self->messages = new Messages(methods, reinterpret_cast<Budget*>(budget));
@@ -252,7 +248,7 @@ void connection_dealloc(PyObject* self) {
   delete object->connection;
   delete object->messages;
   PyTypeObject* type = Py_TYPE(self);
-  type->tp_free(self);
+  PyObject_Free(self);
   Py_DECREF(type);
 }
 
@@ -272,7 +268,7 @@ PyObject* list_of(const Metadata& metadata) {
       Py_DECREF(list);
       return nullptr;
     }
-    PyList_SET_ITEM(list, i++, pair);
+    PyList_SetItem(list, i++, pair);
   }
   return list;
 }
@@ -332,10 +328,13 @@ PyObject* connection_sweep(PyObject* self, PyObject* args) {
 // Takes None or a sequence of pairs of str. Returns false with an exception set.
 bool metadata_of(PyObject* pairs, Metadata& metadata) {
   if (pairs == Py_None) return true;
-  PyObject* sequence = PySequence_Fast(pairs, "metadata: expected pairs of str");
-  if (sequence == nullptr) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i) {
-    PyObject* pair = PySequence_Fast_GET_ITEM(sequence, i);
+  PyObject* sequence = PySequence_Tuple(pairs);
+  if (sequence == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_SetString(PyExc_TypeError, "metadata: expected pairs of str");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_Size(sequence); ++i) {
+    PyObject* pair = PyTuple_GetItem(sequence, i);
     const char *name = nullptr, *value = nullptr;
     Py_ssize_t name_size = 0, value_size = 0;
     if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "s#s#", &name, &name_size, &value, &value_size)) {
@@ -359,27 +358,37 @@ bool metadata_of(PyObject* pairs, Metadata& metadata) {
 
 using Pieces = std::vector<std::pair<Memory, size_t>>;
 
+// Reads where the memory of a memoryview lies, which holds it. Returns false, and drops the view, with an exception
+// set.
+bool read_buffer(PyObject* view, Py_buffer& buffer) {
+  bool read = PyObject_GetBuffer(view, &buffer, PyBUF_FULL_RO) == 0;
+  if (read) {
+    if (PyBuffer_IsContiguous(&buffer, 'C') == 0) {
+      PyErr_SetString(PyExc_TypeError, "message: expected memory without gaps");
+      read = false;
+    }
+    PyBuffer_Release(&buffer);
+  }
+  if (!read) Py_DECREF(view);
+  return read;
+}
+
 // Appends the memory of bytes, or of another object whose memory is contiguous. Returns false with an exception set.
 bool add_piece(PyObject* object, Pieces& pieces) {
   if (PyBytes_Check(object)) {
-    pieces.push_back({{Py_NewRef(object), PyBytes_AS_STRING(object)}, static_cast<size_t>(PyBytes_GET_SIZE(object))});
+    pieces.push_back({{Py_NewRef(object), PyBytes_AsString(object)}, static_cast<size_t>(PyBytes_Size(object))});
     return true;
   }
   PyObject* view = PyMemoryView_FromObject(object);
-  if (view == nullptr) return false;
-  const Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
-  if (buffer->ndim != 1 || buffer->itemsize != 1) {  // parts of it are taken by their bytes
+  Py_buffer buffer;
+  if (view == nullptr || !read_buffer(view, buffer)) return false;
+  if (buffer.ndim != 1 || buffer.itemsize != 1) {  // parts of it are taken by their bytes
     PyObject* bytes = PyObject_CallMethod(view, "cast", "s", "B");
-    Py_SETREF(view, bytes);
-    if (view == nullptr) return false;
-    buffer = PyMemoryView_GET_BUFFER(view);
-  }
-  if (PyBuffer_IsContiguous(buffer, 'C') == 0) {
-    PyErr_SetString(PyExc_TypeError, "message: expected memory without gaps");
     Py_DECREF(view);
-    return false;
+    view = bytes;
+    if (view == nullptr || !read_buffer(view, buffer)) return false;
   }
-  pieces.push_back({{view, static_cast<char*>(buffer->buf)}, static_cast<size_t>(buffer->len)});
+  pieces.push_back({{view, static_cast<char*>(buffer.buf)}, static_cast<size_t>(buffer.len)});
   return true;
 }
 
@@ -387,8 +396,8 @@ bool add_piece(PyObject* object, Pieces& pieces) {
 bool pieces_of(PyObject* message, Pieces& pieces) {
   bool valid = true;
   if (PyList_Check(message)) {
-    for (Py_ssize_t i = 0; valid && i < PyList_GET_SIZE(message); ++i) {
-      valid = add_piece(PyList_GET_ITEM(message, i), pieces);
+    for (Py_ssize_t i = 0; valid && i < PyList_Size(message); ++i) {
+      valid = add_piece(PyList_GetItem(message, i), pieces);
     }
   } else {
     valid = add_piece(message, pieces);

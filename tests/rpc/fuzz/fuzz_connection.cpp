@@ -85,21 +85,19 @@ class Messages final : public Owner {
     return memory;
   }
 
-  bool grow(Memory& memory, size_t size) override {
+  bool grow(Memory& memory, size_t filled, size_t size) override {
+    check(filled <= size_of(memory), "a message keeps bytes that it has");
     check(size > size_of(memory) && size <= kLimits.message_bytes, "a message grows to its size");
     ++counts.grown;
     Memory larger = denies() ? Memory{} : make(size);
-    if (larger.handle != nullptr) std::memcpy(larger.data, memory.data, size_of(memory));
+    if (larger.handle != nullptr) std::memcpy(larger.data, memory.data, filled);
     release(memory);
     if (larger.handle != nullptr) coming_[larger.handle] = size;
     memory = larger;
     return larger.handle != nullptr;
   }
 
-  bool grow_to_message(Memory& memory, size_t filled, size_t size) override {
-    check(filled <= size_of(memory), "a message keeps bytes that it has");
-    return grow(memory, size);
-  }
+  bool grow_to_message(Memory& memory, size_t filled, size_t size) override { return grow(memory, filled, size); }
 
   void release(const Memory& memory) override {
     check(sizes_.erase(memory.handle) == 1, "a message is released once");
