@@ -35,16 +35,19 @@ def op_library(engine: str = "onnxruntime") -> Path:
         options = onnxruntime.SessionOptions()
         options.register_custom_ops_library(str(opgate.op_library()))
 
-    Raises FileNotFoundError that says what to do if it was not built, ValueError for another engine.
+    Raises FileNotFoundError that says what to do if it was not built, ValueError for another engine, and RuntimeError
+    if it doesn't work with the version of the engine that is there.
     """
     engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt", "tensorflow", "litert")
     if engine not in engines:
         raise ValueError(f"expected one of {', '.join(engines)}, got '{engine}'")
+    from opgate.engine_range import check_library
     from opgate.ops_build.building.options import BuildOptions
 
     path = BuildOptions().library(engine)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: run opgate build")
+    check_library(path)
     return path
 
 

@@ -120,7 +120,7 @@ def test_the_manifest_lists_what_was_built(library: Path) -> None:
     assert entry["sha256"] == sha256(library)
     assert entry["domain"] == "opgate"
     assert entry["devices"] == ["cpu"]
-    assert entry["api_version"] == 17
+    assert entry["api_version"] == 17 and entry["engine_versions"] == ">=1.17"
     ops = {op["name"]: op for op in entry["ops"]}
     assert ops["Mish"]["signature"] == "<T: f16|bf16|f32|f64> Mish(x: T[...]) -> (y: T[...])"
     assert ops["Mish"]["dtypes"] == ["f16", "bf16", "f32", "f64"]

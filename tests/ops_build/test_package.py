@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from opgate.engine_range import within
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, out_of_tree
 from opgate.ops_build.packaging.package import package
@@ -275,3 +276,43 @@ def test_keys_that_are_none(signed, tmp_path):
     assert "we.pem: expected a public key in PEM" in diagnosed(signed, tmp_path)
     public.unlink()
     assert "expected a folder with public keys in files *.pem, found none" in diagnosed(signed, tmp_path)
+
+
+def test_an_engine_out_of_range_is_refused_by_name(options, signed, tmp_path):
+    """The manifest states the range. The gateway doesn't load the library, and the package doesn't hand it out."""
+    manifest = signed / "manifest.json"
+    stated = json.loads(manifest.read_text())
+    (entry,) = (entry for entry in stated["libraries"] if entry["engine"] == "onnxruntime")
+    assert entry["engine_versions"] == ">=1.17"
+    entry["engine_versions"] = ">=1.17,<1.18"
+    manifest.write_text(json.dumps(stated))
+    refused = f"works with onnxruntime >=1.17,<1.18, and this is onnxruntime {ort.__version__}"
+    signing = ["-m", "opgate", "sign", str(signed), "--key", str(tmp_path / "we.key")]
+    assert run(tmp_path, signing).returncode == 0
+    assert f"libtheir_ops_onnxruntime.so {refused}" in diagnosed(signed, tmp_path)
+    done = run(tmp_path / "site", ["-c", "import their_ops; their_ops.op_library()"])
+    assert f"RuntimeError: libtheir_ops_onnxruntime.so {refused}" in done.stderr
+    done = run(tmp_path / "site", ["-c", "import their_ops; print(their_ops.op_library('torch'))"])
+    assert done.returncode == 0 or "has no library for torch" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "stated", "expected"),
+    [
+        ("1.17.3", ">=1.17", True),
+        ("1.16.9", ">=1.17", False),
+        ("1.32.0", ">=1.17,<1.32", False),
+        ("2.10.0+cpu", ">=2.10", True),
+        ("2.21.1", "==2.21.*", True),
+        ("2.2.1", "==2.21.*", False),
+        ("2.3.9", ">=1.1,<=2.3", True),
+    ],
+)
+def test_ranges_of_versions(found, stated, expected):
+    assert within(found, stated) is expected
+
+
+def test_ranges_that_are_none():
+    for wrong in ("", "1.17", ">=1.17 or so", "~=1"):
+        with pytest.raises(ValueError, match="expected a range such as"):
+            within("1.17", wrong)

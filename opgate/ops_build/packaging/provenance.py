@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from opgate.engine_range import PACKAGES
 from opgate.ops_build.building.manifest import listed_libraries, sha256
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.op_folder import op_folders
@@ -20,10 +21,7 @@ from opgate.ops_build.verification.verify import Cell
 VERIFIED = "verified.json"
 #: The packages that may have an engine, and which library of a build it calls.
 _PACKAGES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "onnxruntime": (("onnxruntime", "onnxruntime-gpu"), "onnxruntime"),
-    "torch": (("torch",), "torch"),
-    "tensorflow": (("tensorflow", "tensorflow-cpu"), "tensorflow"),
-    "litert": (("ai-edge-litert",), "litert"),
+    **{engine: (packages, engine) for engine, packages in PACKAGES.items()},
     "jax": (("jax",), "onnxruntime"),
     "openvino": (("openvino",), "onnxruntime"),
 }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from opgate import cpu
+from opgate.engine_range import refusal
 from opgate.ops_build.python_ops.embedded import embedded_ops
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
@@ -183,7 +184,7 @@ def trusted_library(name: str, places: Sequence[Path], trusted: Sequence[Path]) 
     """Finds a library and checks its hash. `places`, the model's folders, are searched before the trusted folders.
 
     Raises ConfigError if the library is missing, no manifest of a trusted folder lists its hash, everybody may write
-    such a folder, or the library needs instructions that this processor lacks.
+    such a folder, or the library needs instructions that this processor lacks, or another version of its engine.
     """
     path = find_library(name, [*places, *trusted])
     library = _listed(path, list(entries(trusted)))
@@ -199,7 +200,7 @@ def trusted_library(name: str, places: Sequence[Path], trusted: Sequence[Path]) 
 def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     """Returns a library if one of the entries has its hash. The file is read once, so that it can't change in between.
 
-    Raises ConfigError if the library needs instructions that this processor lacks.
+    Raises ConfigError if the library needs instructions that this processor lacks, or another version of its engine.
     """
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
@@ -207,6 +208,8 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     if entry is None:
         return None
     check_processor(path, str(entry.get("flags", "")))
+    if reason := refusal(entry):
+        raise ConfigError(f"op library {path}: {reason}")
     return Library(path.resolve(), digest, _image(path.name, data, digest), len(embedded_ops(data)))
 
 

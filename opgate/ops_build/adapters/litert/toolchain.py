@@ -16,7 +16,7 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """Returns what the build needs. Raises LeftOut."""
     include = find_litert_headers(cache)
     definitions = {"OPGATE_LITERT_INCLUDE": str(include), "OPGATE_LITERT_FITS": " to ".join(TRIED["ai-edge-litert"])}
-    library = Library("litert", ("cpu",), details={"litert": f">={TRIED['ai-edge-litert'][0]}"})
+    library = Library("litert", ("cpu",), details={"engine_versions": f">={TRIED['ai-edge-litert'][0]}"})
     return Toolchain(str(include), definitions, (library,))
 
 

@@ -21,6 +21,7 @@ from http.client import HTTPException
 from pathlib import Path
 from subprocess import SubprocessError
 from tarfile import TarError
+from typing import Any
 
 from opgate import folders
 from opgate.folders import locked
@@ -52,12 +53,16 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """Returns what the build needs. With a CUDA compiler there is a second library, for the CUDA provider. Raises
     LeftOut."""
     headers = find_onnxruntime_headers(cache, log)
-    libraries = [Library("onnxruntime", ("cpu",), details={"api_version": API_VERSION})]
+    libraries = [Library("onnxruntime", ("cpu",), details=_details(API_VERSION))]
     if cuda:
-        details = {"api_version": CUDA_API_VERSION}
-        libraries.append(Library("onnxruntime_cuda", ("cpu", "cuda"), details=details))
+        libraries.append(Library("onnxruntime_cuda", ("cpu", "cuda"), details=_details(CUDA_API_VERSION)))
     definitions = {"OPGATE_ONNXRUNTIME_INCLUDE": str(headers.include)}
     return Toolchain(f"{headers.include} (from {headers.origin})", definitions, tuple(libraries))
+
+
+def _details(api_version: int) -> dict[str, Any]:
+    """Returns what the manifest says of a library: each ONNX Runtime 1.x has the API x, and those before it."""
+    return {"api_version": api_version, "engine_versions": f">=1.{api_version}"}
 
 
 def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:

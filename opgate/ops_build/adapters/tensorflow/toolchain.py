@@ -17,7 +17,7 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """Returns what the build needs. Raises LeftOut."""
     root = find_tensorflow()
     # TensorFlow's C++ API changes from version to version, and loading a library of another one may end the process.
-    details = {"tensorflow": version_of(root)}
+    details = {"engine_versions": f"=={version_of(root)}.*"}
     definitions = {
         "OPGATE_TENSORFLOW_INCLUDE": str(root / "include"),
         "OPGATE_TENSORFLOW_VERSION": version_of(root),

@@ -17,7 +17,8 @@ OLDEST = (2, 10)
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """Returns what the build needs. With a CUDA compiler, the library has the CUDA kernels too. Raises LeftOut."""
     folders = find_torch_headers()
-    library = Library("torch", ("cpu", "cuda") if cuda else ("cpu",), details={"torch": ">=" + _text(OLDEST)})
+    details = {"engine_versions": ">=" + _text(OLDEST)}
+    library = Library("torch", ("cpu", "cuda") if cuda else ("cpu",), details=details)
     definitions = {"OPGATE_TORCH_INCLUDE": ";".join(map(str, folders))}
     return Toolchain(str(folders[0]), definitions, (library,))
 
