@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import yaml
@@ -89,6 +90,24 @@ def test_make_help_has_every_target():
     targets = [name for name in phony if not name.startswith(".")]
     assert sorted(re.findall(r"^make ([\w-]+) ", told, re.MULTILINE)) == sorted(targets)
     assert all(len(line) < 180 for line in told.splitlines())
+
+
+def test_everything_states_the_version_of_pyproject():
+    """The tags of images in Compose, Kubernetes and what the Dockerfiles say, and the last section of the changelog."""
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    files = [PROJECT / "docker-compose.yml", *(PROJECT / "deploy").rglob("*"), *(PROJECT / "docs").glob("*.md")]
+    found = {
+        (file.name, tag)
+        for file in files
+        if file.is_file() and file.suffix in (".yml", ".yaml", ".md", ".Dockerfile")
+        for tag in re.findall(r"\bopgate(?:-[a-z-]+)?:(\d[\w.]*\d)", file.read_text())
+    }
+    assert {name for name, _ in found} >= {"docker-compose.yml", "deployment.yaml", "gateway.Dockerfile"}
+    assert {tag for _, tag in found} == {version}
+    sections = re.findall(r"^## (\S+)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert next(name for name in sections if name != "Unreleased") == version
+    assert f"version {version}" in (PROJECT / "docs" / "compares.md").read_text()
 
 
 def test_the_notes_of_a_release_are_those_of_its_version():
