@@ -2,25 +2,30 @@
 
     python deploy/release.py [--output dist] [--arm64]
 
-It writes the wheel of this machine, the archive of the sources, the context from which the images are built, the notes
-out of CHANGELOG.md, and the SHA-256 of each. With --arm64 it runs deploy/arm64.sh first, which makes the wheel for ARM.
-The same sources give the same bytes.
+It writes the archive of the sources, the wheel for this machine, which pip makes of that archive in an environment of its
+own, the context from which the images are built, the notes out of CHANGELOG.md, and the SHA-256 of each. With --arm64 it
+runs deploy/arm64.sh first, which makes the wheel for ARM. The same sources give the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import gzip
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: The minor versions of Python after the first that the wheel is for. Those that are there are tried.
+LATER = range(12, 16)
 #: The time of all files, in seconds: that of the last commit.
 EPOCH = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
@@ -42,16 +47,23 @@ def main() -> int:
     if options.arm64:
         say("the wheel for ARM")
         subprocess.run([ROOT / "deploy" / "arm64.sh"], check=True, env={**environment, "DIST": str(options.output)})
-    say("the archive of the sources, and the wheel: some minutes")
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(options.output)]
+    say("the archive of the sources")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(options.output)]
     subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    sources = options.output / f"opgate-{version}.tar.gz"
+    check_sources(sources)
+    say("the wheel, of that archive: minutes")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(options.output)]
+    toolchain = os.environ.get("OPGATE_TOOLCHAIN", str(ROOT / "build" / "toolchain"))
+    subprocess.run([*command, str(sources)], check=True, env={**environment, "OPGATE_TOOLCHAIN": toolchain})
     say("the context of the images")
-    context(options.output / f"opgate-{version}-images.tar.gz")
+    images = options.output / f"opgate-{version}-images.tar.gz"
+    context(images)
+    check_context(images)
     (wheel,) = options.output.glob(f"opgate-{version}-*_{os.uname().machine}.whl")
-    say(f"{wheel.name} in a fresh environment")
-    check_wheel(wheel, version)
-    say("the archive of the sources has what makes the wheel")
-    check_sources(options.output / f"opgate-{version}.tar.gz")
+    for python in [sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in LATER))]:
+        say(f"{wheel.name} in a fresh environment of {python}")
+        check_wheel(wheel, version, python)
     files = sorted(path for path in options.output.iterdir() if path.is_file())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (options.output / "SHA256SUMS").write_text("".join(sums))
@@ -83,15 +95,31 @@ def context(target: Path) -> None:
         packed.write(subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout)
 
 
-def check_wheel(wheel: Path, version: str) -> None:
+def check_context(archive: Path) -> None:
+    """Looks whether the context of the images has what the Dockerfiles copy into them."""
+    with tarfile.open(archive) as packed:
+        names = packed.getnames()
+        files = [name for name in names if name.endswith("Dockerfile")]
+        texts = {name: packed.extractfile(name).read().decode() for name in files}  # type: ignore[union-attr]
+    for name, text in texts.items():
+        for line in re.findall(r"^COPY (?!--from)(.*)", text.replace("\\\n", " "), re.MULTILINE):
+            *copied, _ = (word for word in line.split() if not word.startswith("--"))
+            for pattern in copied:
+                if not fnmatch.filter(names, pattern.rstrip("/")):
+                    raise SystemExit(f"{archive.name} lacks {pattern}, which {name} copies")
+    if not texts:
+        raise SystemExit(f"{archive.name} has no Dockerfile")
+
+
+def check_wheel(wheel: Path, version: str, python: str) -> None:
     """Installs a wheel where there is nothing else, and runs an op of it."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        python = Path(folder) / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]"], check=True)
-        clean = {"PATH": str(python.parent), "HOME": folder}
+        subprocess.run([python, "-m", "venv", folder], check=True)
+        installed = Path(folder) / "bin" / "python"
+        subprocess.run([installed, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]"], check=True)
+        clean = {"PATH": str(installed.parent), "HOME": folder}
         for arguments, expected in ((["--version"], version), (["verify", "MyAdd"], " 0 failed")):
-            command = [str(python), "-m", "opgate", *arguments]
+            command = [str(installed), "-m", "opgate", *arguments]
             done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
             if done.returncode or expected not in done.stdout:
                 raise SystemExit(f"opgate {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")

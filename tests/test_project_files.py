@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tomllib
 
 import pytest
@@ -110,10 +111,35 @@ def test_everything_states_the_version_of_pyproject():
     assert f"version {version}" in (PROJECT / "docs" / "compares.md").read_text()
 
 
-def test_the_notes_of_a_release_are_those_of_its_version():
+@pytest.fixture
+def release():
     spec = importlib.util.spec_from_file_location("release", PROJECT / "deploy" / "release.py")
-    release = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(release)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_context_of_the_images_has_what_they_copy(release, tmp_path):
+    release.context(tmp_path / "images.tar.gz")
+    release.check_context(tmp_path / "images.tar.gz")
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "a.Dockerfile").write_text(
+        "FROM x\nCOPY --chown=1:1 \\\n  there gone/*.txt /to/\nCOPY --from=x /y /y\n"
+    )
+    (tmp_path / "some" / "there").write_text("")
+    for folder, said in (
+        ("some", r"a lacks gone/\*\.txt, which a\.Dockerfile copies"),
+        ("dist", "a has no Dockerfile"),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with tarfile.open(tmp_path / "a", "w:gz") as archive:
+            for file in sorted((tmp_path / folder).iterdir()):
+                archive.add(file, file.name)
+        with pytest.raises(SystemExit, match=said):
+            release.check_context(tmp_path / "a")
+
+
+def test_the_notes_of_a_release_are_those_of_its_version(release):
     changelog = (
         "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 (2026-01-01)\n\n- two\n- three\n\n## 0.1.0\n\n- one\n"
     )
