@@ -2,9 +2,9 @@
 
     python deploy/release.py [--output dist] [--arm64]
 
-It writes the archive of the sources, the wheel for this machine, which pip makes of that archive in an environment of its
-own, the context from which the images are built, the notes out of CHANGELOG.md, and the SHA-256 of each. With --arm64 it
-runs deploy/arm64.sh first, which makes the wheel for ARM. The same sources give the same bytes.
+It writes the archive of the sources, the wheel for this machine, which pip makes of that archive in an environment of
+its own, the context from which the images are built, the notes out of CHANGELOG.md, and the SHA-256 of each. With
+--arm64 it runs deploy/arm64.sh first, which makes the wheel for ARM. The same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
     context(images)
     check_context(images)
     (wheel,) = options.output.glob(f"opgate-{version}-*_{os.uname().machine}.whl")
-    for python in [sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in LATER))]:
+    for python in [sys.executable, *(f"python3.{minor}" for minor in LATER if runs(f"python3.{minor}"))]:
         say(f"{wheel.name} in a fresh environment of {python}")
         check_wheel(wheel, version, python)
     files = sorted(path for path in options.output.iterdir() if path.is_file())
@@ -73,6 +73,11 @@ def main() -> int:
 
 def say(what: str) -> None:
     print(f"-- {what}", flush=True)
+
+
+def runs(python: str) -> bool:
+    """Returns whether there is this Python. A shim of pyenv may be there without one."""
+    return shutil.which(python) is not None and subprocess.run([python, "-V"], capture_output=True).returncode == 0
 
 
 def git(*arguments: str) -> str:

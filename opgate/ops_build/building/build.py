@@ -183,7 +183,7 @@ def without_ops(options: BuildOptions, cuda: Cuda | None = None) -> BuildOptions
     """Returns the options of the libraries without ops. They are compiled once: they serve ops that are written in
     Python alone, and all other libraries take the core and the adapters from them."""
     kind = [options.build_type.lower() * (options.build_type != "Release"), "cuda" * (cuda is not None)]
-    kind += [options.sanitize.replace(",", "_"), "strict" * options.strict]
+    kind += [options.sanitize.replace(",", "_"), "strict" * options.strict, "portable" * options.portable]
     shared = folders.builds() if options.source == BuildOptions().source else options.output
     output = shared / "_".join(["without_ops", *filter(None, kind)])
     return replace(options, output=output, ops=(), domain="none", prefix="none", cpu_levels=())
@@ -272,6 +272,7 @@ def _configure(
         "OPGATE_BATCH": str(options.batch),
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
         "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",
+        "OPGATE_PORTABLE": "ON" if options.portable else "OFF",
         "OPGATE_HOST": str(host or ""),
         "OPGATE_ENGINES": ";".join(toolchains),
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",

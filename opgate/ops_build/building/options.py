@@ -40,7 +40,8 @@ class BuildOptions:
     "all" (see find_cuda), or "" for no CUDA; OPGATE_CUDA in the environment is its default. `cuda_flags` are more flags
     of nvcc; OPGATE_CUDA_FLAGS in the environment is its default. If `strict` is set, a compiler's warning is an error;
     OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA
-    kernel, so that it needs none of their dependencies.
+    kernel, so that it needs none of their dependencies. If `portable` is set, the libraries have the compiler's own
+    libraries inside, and run where these are older.
     """
 
     output: Path = DEFAULT_OUTPUT
@@ -57,6 +58,7 @@ class BuildOptions:
     cuda_flags: str = field(default_factory=lambda: os.environ.get("OPGATE_CUDA_FLAGS", ""))
     strict: bool = field(default_factory=lambda: bool(os.environ.get("OPGATE_STRICT")))
     cuda_ops_only: bool = False
+    portable: bool = False
     batch: int = field(default_factory=lambda: int(os.environ.get("OPGATE_BATCH") or 1))
 
     @property

@@ -2,7 +2,7 @@
 
 The wheel gets the op library for ONNX Runtime on the CPU, one without ops for those in Python, ONNX Runtime's header
 for `opgate build`, and, by auditwheel, the libraries that all of these are linked with, so that it runs on any Linux
-with the C library of its manylinux tag.
+with the C library of its manylinux tag. That is an older one than this machine's, see old_glibc.py.
 """
 
 from __future__ import annotations
@@ -22,26 +22,43 @@ from opgate.ops_build.building.build import build, build_without_ops
 from opgate.ops_build.building.manifest import MANIFEST, sha256
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log, toolchain_folder
+from opgate.ops_build.packaging.old_glibc import HELPER, SOURCE, compile_helper, lower
 
 #: The folders in the wheel, see opgate/folders.py.
 OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
-#: Debian's packages whose headers alone are compiled into the libraries.
-_HEADERS_ONLY = ("nlohmann-json3-dev",)
+#: The C library of the tag, and the newest that a wheel for it was made with. A newer one gives a tag of its own.
+_OLDEST, _NEWEST = (2, 28), (2, 36)
 #: The time of all files in the wheel, in seconds, as hatchling has it. SOURCE_DATE_EPOCH states another one.
 _TIME = "1580601600"
 
 
-def platform_tag() -> str:
-    """Returns the manylinux tag of this machine, that of its C library. Raises BuildError without glibc."""
+def glibc() -> tuple[int, ...]:
+    """Returns the version of this machine's C library. Raises BuildError if it is not glibc."""
     name, version = platform.libc_ver()
     if name != "glibc":
         raise BuildError(f"a wheel needs a Linux with glibc, got {name or platform.system()}")
-    return f"manylinux_{version.replace('.', '_')}_{platform.machine()}"
+    return tuple(map(int, version.split(".")))
+
+
+def platform_tag(version: tuple[int, ...] | None = None) -> str:
+    """Returns the manylinux tag of a C library, this machine's by default."""
+    return f"manylinux_{'_'.join(map(str, version or glibc()))}_{platform.machine()}"
 
 
 def wheel_tag() -> str:
     """Returns the tag of the wheel: the native modules have the limited API of Python 3.11."""
-    return f"cp311-abi3-{platform_tag()}"
+    return f"cp311-abi3-{platform_tag(_OLDEST if _is_portable() else None)}"
+
+
+def _is_portable() -> bool:
+    """Returns whether this machine makes a wheel for older C libraries than its own."""
+    return _OLDEST < glibc() <= _NEWEST
+
+
+def link_flags() -> tuple[str, ...]:
+    """Returns the flags with which the native modules have the compiler's own libraries inside."""
+    inside = ("-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", str(SOURCE))
+    return inside if _is_portable() else ()
 
 
 def contents(work: Path, log: Log) -> dict[str, str]:
@@ -49,7 +66,7 @@ def contents(work: Path, log: Log) -> dict[str, str]:
 
     Raises BuildError.
     """
-    options = BuildOptions(output=work, engines=("onnxruntime",), cuda="")
+    options = BuildOptions(output=work, engines=("onnxruntime",), cuda="", portable=_is_portable())
     build(options, log)
     files = {str(options.target()): f"{OPS}/{options.target().name}", str(work / MANIFEST): f"{OPS}/{MANIFEST}"}
     plain = build_without_ops(options, work / "without_ops", log)
@@ -79,10 +96,39 @@ def repair(wheel: Path, log: Log) -> None:
             raise BuildError(f"auditwheel could not repair {wheel.name}:\n{finished.stdout}{finished.stderr}")
         with InWheelCtx(next(Path(folder).glob("*.whl")), wheel) as context:  # writes RECORD anew at its end
             root = Path(context.path)
+            if _is_portable():
+                _lower(root, Path(folder))
             _list_hashes(root / OPS)
-            _list_headers(root)
+            _list_compiled_in(root)
             if missing := _add_licenses(root):
                 log(f"don't pass the wheel on: it has no license of {', '.join(missing)}, which Debian's packages have")
+    _check(wheel)
+
+
+def _lower(root: Path, work: Path) -> None:
+    """Makes the libraries in a wheel run with the C library of its tag."""
+    libraries = root / "opgate.libs"
+    helper = compile_helper(work)
+    needing = [library for library in sorted(root.rglob("*.so*")) if lower(library, _OLDEST)]
+    if needing:
+        shutil.copyfile(helper, libraries / helper.name)
+    for library in needing:
+        path = f"$ORIGIN/{os.path.relpath(libraries, library.parent)}"
+        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", path, str(library)], check=True)
+    (stated,) = root.glob("*.dist-info/WHEEL")
+    stated.write_text(re.sub("(?m)^Tag: .*", f"Tag: {wheel_tag()}", stated.read_text()))
+
+
+def _check(wheel: Path) -> None:
+    """Raises BuildError if auditwheel finds that a wheel needs a newer C library than its name says."""
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"manylinux_2_(\d+)_", shown.stdout)
+    stated = re.search(r"manylinux_2_(\d+)_", wheel.name)
+    if not found or not stated or int(found[1]) > int(stated[1]):
+        raise BuildError(
+            f"auditwheel does not find {wheel.name} to be what its name says:\n{shown.stdout}{shown.stderr}"
+        )
 
 
 def _list_hashes(folder: Path) -> None:
@@ -94,10 +140,10 @@ def _list_hashes(folder: Path) -> None:
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def _list_headers(root: Path) -> None:
-    """Lists the packages whose headers are compiled in. auditwheel has listed the libraries that it has brought."""
+def _list_compiled_in(root: Path) -> None:
+    """Lists the packages that are compiled in. auditwheel has listed the libraries that it has brought."""
     components = []
-    for package in _HEADERS_ONLY:
+    for package in _compiled_in():
         version = subprocess.run(
             ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True
         ).stdout
@@ -106,16 +152,22 @@ def _list_headers(root: Path) -> None:
     folder = next(root.glob("*.dist-info")) / "sboms"
     folder.mkdir(exist_ok=True)
     document = {"bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1, "components": components}
-    (folder / "headers.cdx.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / "compiled-in.cdx.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _compiled_in() -> list[str]:
+    """Returns Debian's packages whose headers, or static libraries, are compiled into the libraries."""
+    gcc = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True).stdout.partition(".")[0].strip()
+    return ["nlohmann-json3-dev", *([f"libstdc++-{gcc}-dev"] if _is_portable() else [])]
 
 
 def _add_licenses(root: Path) -> list[str]:
-    """Copies the licenses of the libraries that auditwheel has brought, and of headers that are compiled in, from
-    Debian's packages. Returns the libraries whose license wasn't found."""
+    """Copies the licenses of the libraries that auditwheel has brought, and of what is compiled in, from Debian's
+    packages. Returns the libraries whose license wasn't found."""
     target = next(root.glob("*.dist-info")) / "licenses"
     target.mkdir(exist_ok=True)
-    packages = dict.fromkeys(_HEADERS_ONLY, "")
-    for library in sorted((root / "opgate.libs").glob("*.so*")):
+    packages = dict.fromkeys(_compiled_in(), "")
+    for library in sorted(path for path in (root / "opgate.libs").glob("*.so*") if path.name != HELPER):
         name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", library.name)
         packages[_package_of(name) or name] = name
     missing = []

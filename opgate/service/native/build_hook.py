@@ -92,13 +92,14 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
+        wheel = None if version == "editable" else self._wheel()
+        flags = FLAGS if wheel is None else (*FLAGS, *wheel.link_flags())
         for module in MODULES:
-            compiled = compile_module(module)
+            compiled = compile_module(module, flags)
             build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
         build_data["pure_python"] = False
-        if version == "editable":
+        if wheel is None:
             return
-        wheel = self._wheel()
         build_data["tag"] = wheel.wheel_tag()
         build_data["force_include"] |= wheel.contents(Path(self.root) / "build" / "wheel", self._log)
 
