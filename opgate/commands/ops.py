@@ -46,6 +46,14 @@ CudaArchitectures = Annotated[
 Verbose = Annotated[bool, typer.Option(help="Show the output of the compiler.")]
 
 
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        help="Architecture that the libraries are for: x86_64 or aarch64. Another one needs a cross compiler."
+    ),
+]
+
+
 def build(
     folder: OpsFolder = None,
     output: Output = None,
@@ -54,19 +62,20 @@ def build(
     arch: Arch = None,
     cuda: CudaArchitectures = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
+    machine: Machine = None,
     verbose: Verbose = False,
 ) -> None:
     """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
     from dataclasses import replace
 
     from opgate.ops_build.building.build import build as compile_ops
-    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.building.options import BuildError, for_machine
 
     try:
         options = _build_options(folder, output, domain, engine, arch, cuda)
         if sanitize and not output:  # so that it never overwrites the libraries that the gateway loads
             options = replace(options, output=options.output.parent / "sanitized")
-        compile_ops(replace(options, sanitize=sanitize), _build_log(verbose))
+        compile_ops(for_machine(replace(options, sanitize=sanitize), machine), _build_log(verbose))
     except BuildError as error:
         raise _fail(error) from None
 
@@ -318,18 +327,20 @@ def package(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the wheel to.")] = Path("dist"),
     domain: Domain = None,
     key: SigningKey = None,
+    machine: Machine = None,
 ) -> None:
     """Make a wheel of your ops, to give them away: libraries, manifest, Python functions, references and pages.
 
     The one who installs it runs OPGATE_OPS_PATH=$(python -m my_ops) opgate serve, or passes my_ops.op_library() to ONNX
     Runtime. Libraries that yours are linked with, beyond the C and C++ ones, must be on that machine.
     """
-    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.building.options import BuildError, for_machine
     from opgate.ops_build.packaging.package import package as make_wheel
     from opgate.signed_manifests import SigningError
 
     try:
-        typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output, key)}")
+        options = for_machine(_options(folder, domain), machine)
+        typer.echo(f"wrote {make_wheel(options, version, output, key)}")
     except (BuildError, SigningError, OSError) as error:
         raise _fail(error) from None
 

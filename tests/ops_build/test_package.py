@@ -4,6 +4,8 @@ import csv
 import hashlib
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,9 +17,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from opgate import cpu
 from opgate.engine_range import within
 from opgate.ops_build.building.build import build
-from opgate.ops_build.building.options import BuildError, out_of_tree
+from opgate.ops_build.building.options import BuildError, for_machine, out_of_tree
 from opgate.ops_build.packaging.package import package
 from opgate.ops_build.packaging.provenance import record
 from opgate.ops_build.scaffold import new_op
@@ -316,3 +319,41 @@ def test_ranges_that_are_none():
     for wrong in ("", "1.17", ">=1.17 or so", "~=1"):
         with pytest.raises(ValueError, match="expected a range such as"):
             within("1.17", wrong)
+
+
+OTHER = {"x86_64": "aarch64", "aarch64": "x86_64"}[platform.machine()]
+
+
+def test_the_libraries_of_another_architecture(library, tmp_path):
+    """They are cross-compiled. What the ops are is read from the library of this machine."""
+    if not any(shutil.which(f"{OTHER}-linux-gnu-g++{version}") for version in ("", "-14", "-13", "-12")):
+        pytest.skip(f"{OTHER}-linux-gnu-g++ is not installed")
+    folder = tmp_path / "far_ops"
+    new_op(folder / "scale_it", None, library)
+    how = ["--engine", "onnxruntime", "--cuda", "", "--arch", "", "--machine", OTHER]
+    refused = run(tmp_path, ["-m", "opgate", "package", str(folder), "--machine", OTHER])
+    assert f"far_ops/build/{OTHER} has no library: run opgate build" in " ".join(refused.stderr.split())
+    done = run(tmp_path, ["-m", "opgate", "build", str(folder), *how])
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path, ["-m", "opgate", "package", str(folder), "--machine", OTHER, "--output", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob(f"far_ops-0.1.0-py3-none-manylinux_*_{OTHER}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (entry,) = json.loads(archive.read("far_ops/lib/manifest.json"))["libraries"]
+        data = archive.read("far_ops/lib/libfar_ops_onnxruntime.so")
+    assert int.from_bytes(data[18:20], "little") == {"aarch64": 183, "x86_64": 62}[OTHER]  # e_machine of ELF
+    assert hashlib.sha256(data).hexdigest() == entry["sha256"]
+    assert entry["cpu_levels"] == list(cpu.LEVELS[OTHER]) and OTHER in entry["compiler"]
+    native = json.loads((folder / "build" / "manifest.json").read_text())["libraries"]
+    assert [op["signature"] for op in entry["ops"]] == [op["signature"] for op in native[0]["ops"]]
+
+
+def test_another_architecture_needs_a_compiler(options, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        BuildError, match=f"{OTHER}-linux-gnu-g.. is not installed.*apt-get install g..-{OTHER.replace('_', '-')}"
+    ):
+        build(for_machine(options, OTHER), lambda line: None)
+    with pytest.raises(BuildError, match="expected a machine of x86_64, aarch64, got 'sparc'"):
+        for_machine(options, "sparc")
+    assert for_machine(options, platform.machine()) == options

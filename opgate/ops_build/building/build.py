@@ -35,6 +35,8 @@ from opgate.ops_build.python_ops.execution import OpFileError
 
 #: The CMake target of runner/CMakeLists.txt, the host program for kernels.
 RUNNER = "opgate_runner"
+#: The engines of which a build needs headers alone, and so none of another machine.
+_HEADERS_ALONE = ("onnxruntime", "torch", "litert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,11 @@ class Build:
 def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
     BuildError."""
-    if _in_python_alone(options) and (shipped := shipped_without_ops()) and _missing_tool():
+    if options.is_cross:
+        compiler_for(options.machine)
+        build(options.native(), log)  # what the ops are is read from a library that this machine can load
+        options = replace(options, engines=tuple(name for name in options.engines if name in _HEADERS_ALONE))
+    elif _in_python_alone(options) and (shipped := shipped_without_ops()) and _missing_tool():
         return _from_wheel(options, shipped, log)
     _check_tools()
     left_out: dict[str, str] = {}
@@ -86,6 +92,16 @@ def _missing_tool() -> str:
         if not shutil.which(tool):
             return f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}"
     return ""
+
+
+def compiler_for(machine: str) -> str:
+    """Returns the C++ compiler for another architecture. Raises BuildError if it is missing."""
+    names = [f"{machine}-linux-gnu-g++", *(f"{machine}-linux-gnu-g++-{version}" for version in (14, 13, 12))]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    package = f"g++-{machine.replace('_', '-')}-linux-gnu"
+    raise BuildError(f"{names[0]} is not installed. On Debian or Ubuntu: apt-get install {package}")
 
 
 def _check_tools() -> None:
@@ -184,6 +200,7 @@ def without_ops(options: BuildOptions, cuda: Cuda | None = None) -> BuildOptions
     Python alone, and all other libraries take the core and the adapters from them."""
     kind = [options.build_type.lower() * (options.build_type != "Release"), "cuda" * (cuda is not None)]
     kind += [options.sanitize.replace(",", "_"), "strict" * options.strict, "portable" * options.portable]
+    kind += [options.machine * options.is_cross]
     shared = folders.builds() if options.source == BuildOptions().source else options.output
     output = shared / "_".join(["without_ops", *filter(None, kind)])
     return replace(options, output=output, ops=(), domain="none", prefix="none", cpu_levels=())
@@ -267,7 +284,7 @@ def _configure(
         "OPGATE_DOMAIN": options.domain,
         "OPGATE_LIBRARY_PREFIX": options.prefix,
         "OPGATE_ARCH_FLAGS": flags,
-        "OPGATE_CPU_LEVELS": ";".join(f"{level}:{cpu.levels()[level].flag}" for level in levels),
+        "OPGATE_CPU_LEVELS": ";".join(f"{level}:{cpu.LEVELS[options.machine][level].flag}" for level in levels),
         "OPGATE_SANITIZE": options.sanitize,
         "OPGATE_BATCH": str(options.batch),
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
@@ -278,6 +295,9 @@ def _configure(
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
         "OPGATE_CUDA_FLAGS": options.cuda_flags,
     }
+    if options.is_cross:
+        definitions |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": options.machine}
+        definitions["CMAKE_CXX_COMPILER"] = compiler_for(options.machine)
     if cuda:
         definitions |= cuda.definitions
     for toolchain in toolchains.values():

@@ -29,8 +29,9 @@ def write_manifest(
     libraries: list[tuple[str, Library]] = [
         (engine, library) for engine, toolchain in toolchains.items() for library in toolchain.libraries
     ]
+    native = options.native()  # this machine can't load a library for another architecture
     tables = {
-        library.name: _table(options, options.target(library.name)) for _, library in libraries if library.has_table
+        library.name: _table(options, native.target(library.name)) for _, library in libraries if library.has_table
     }
     # Keep what other builds have listed here, and the libraries that the operator trusts, which have no domain.
     entries = [
@@ -149,7 +150,9 @@ def newer_sources(options: BuildOptions) -> list[str]:
     folders = [*options.ops, *(options.source / name for name in ("adapters", *ROOMS))]
     files = (file for folder in folders for file in folder.rglob("*.*"))
     found = (file for file in files if file.suffix in (*SOURCE_SUFFIXES, ".c") or file.name == FILE)
-    sources = [file for file in found if options.output not in file.parents]  # the emulation's copies are there
+    sources = [
+        file for file in found if options.native().output not in file.parents
+    ]  # the emulation's copies are there
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]
     return [path.name for path in paths if path.is_file() and path.stat().st_mtime < newest]

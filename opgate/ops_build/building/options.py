@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opgate import cpu, folders
@@ -41,7 +42,8 @@ class BuildOptions:
     of nvcc; OPGATE_CUDA_FLAGS in the environment is its default. If `strict` is set, a compiler's warning is an error;
     OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA
     kernel, so that it needs none of their dependencies. If `portable` is set, the libraries have the compiler's own
-    libraries inside, and run where these are older.
+    libraries inside, and run where these are older. `machine` is the architecture that the libraries are for, as
+    `platform.machine` names it, see `for_machine`.
     """
 
     output: Path = DEFAULT_OUTPUT
@@ -59,17 +61,31 @@ class BuildOptions:
     strict: bool = field(default_factory=lambda: bool(os.environ.get("OPGATE_STRICT")))
     cuda_ops_only: bool = False
     portable: bool = False
+    machine: str = field(default_factory=platform.machine)
     batch: int = field(default_factory=lambda: int(os.environ.get("OPGATE_BATCH") or 1))
 
     @property
     def instruction_sets(self) -> tuple[str, tuple[str, ...]]:
         """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more. A
         Debug or sanitized build has one instruction set, that of most processors."""
+        if self.arch == "native" and self.is_cross:
+            raise BuildError(f"'native' is this machine's processor, which is none of {self.machine}")
         if self.arch or not self.cpu_levels:
             return cpu.native_flags() if self.arch == "native" else self.arch, ()
         if self.sanitize or self.build_type == "Debug":
             return cpu.levels()[self.cpu_levels[0]].flag, ()
         return "", self.cpu_levels
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether the libraries are for another architecture than this machine's."""
+        return self.machine != platform.machine()
+
+    def native(self) -> BuildOptions:
+        """Returns the options of the same libraries for this machine."""
+        if not self.is_cross:
+            return self
+        return replace(self, machine=platform.machine(), output=self.output.parent, arch="", cpu_levels=CPU_LEVELS)
 
     def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""
@@ -80,6 +96,16 @@ class BuildOptions:
         else of the one that the build writes."""
         shipped = folders.SHIPPED_OPS / self.target(name).name
         return shipped if not self.target(name).is_file() and shipped.is_file() else self.target(name)
+
+
+def for_machine(options: BuildOptions, machine: str | None) -> BuildOptions:
+    """Returns the options of the same libraries for another architecture, in a subfolder. Raises BuildError."""
+    if machine in (None, platform.machine()):
+        return options
+    if machine not in cpu.LEVELS:
+        raise BuildError(f"expected a machine of {', '.join(cpu.LEVELS)}, got '{machine}'")
+    levels = tuple(cpu.LEVELS[machine])
+    return replace(options, machine=machine, output=options.output / machine, cpu_levels=levels, cuda="")
 
 
 def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = None) -> BuildOptions:

@@ -38,7 +38,7 @@ def package(options: BuildOptions, version: str, output: Path, key: Path | None 
     files = dict(_files(options, version))
     if key is not None:
         files[f"{options.domain}/lib/{SIGNATURE}"] = sign(files[f"{options.domain}/lib/{MANIFEST}"], key)
-    name, tag = options.domain, f"py3-none-{platform_tag()}"
+    name, tag = options.domain, f"py3-none-{platform_tag(machine=options.machine)}"
     info = f"{name}-{version}.dist-info"
     files[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: Custom operators: "
@@ -62,14 +62,15 @@ def _ops(options: BuildOptions) -> list[str]:
 def _files(options: BuildOptions, version: str) -> Iterator[tuple[str, bytes]]:
     """Yields the files of the package with their paths in the wheel."""
     listed = listed_libraries(options)
+    command = f"opgate build {options.ops[0]}" + f" --machine {options.machine}" * options.is_cross
     if not listed:
-        raise BuildError(f"{options.output} has no library: run opgate build {options.ops[0]}")
+        raise BuildError(f"{options.output} has no library: run {command}")
     if older := newer_sources(options):
-        raise BuildError(f"the sources are newer than {', '.join(older)}: run opgate build {options.ops[0]}")
+        raise BuildError(f"the sources are newer than {', '.join(older)}: run {command}")
     for entry in listed:
         path = options.output / entry["file"]
         if not path.is_file() or sha256(path) != entry["sha256"]:
-            raise BuildError(f"{path} is not what the manifest lists: run opgate build {options.ops[0]}")
+            raise BuildError(f"{path} is not what the manifest lists: run {command}")
         yield f"{options.domain}/lib/{path.name}", path.read_bytes()
     manifest = json.loads((options.output / MANIFEST).read_text()) | {"provenance": provenance(options)}
     yield f"{options.domain}/lib/{MANIFEST}", (json.dumps(manifest, indent=2) + "\n").encode()

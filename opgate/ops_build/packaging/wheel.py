@@ -40,9 +40,9 @@ def glibc() -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def platform_tag(version: tuple[int, ...] | None = None) -> str:
-    """Returns the manylinux tag of a C library, this machine's by default."""
-    return f"manylinux_{'_'.join(map(str, version or glibc()))}_{platform.machine()}"
+def platform_tag(version: tuple[int, ...] | None = None, machine: str = "") -> str:
+    """Returns the manylinux tag of a C library and an architecture, this machine's by default."""
+    return f"manylinux_{'_'.join(map(str, version or glibc()))}_{machine or platform.machine()}"
 
 
 def wheel_tag() -> str:
