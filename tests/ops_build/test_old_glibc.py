@@ -7,11 +7,12 @@ import shutil
 import subprocess
 
 import pytest
-from elftools.elf.elffile import ELFFile
 
 from opgate.ops_build.building.options import BuildError
 from opgate.ops_build.packaging.old_glibc import HELPER, compile_helper, lower, version_of
+from tests.skips import need
 
+need("elftools")
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 GLIBC = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])))
 
@@ -54,6 +55,8 @@ def compiled(folder, source, *flags):
 
 def needs(library):
     """Returns the symbols that a library needs a version of glibc for, with the version."""
+    from elftools.elf.elffile import ELFFile
+
     with library.open("rb") as file:
         elf = ELFFile(file)
         listed = elf.get_section_by_name(".gnu.version_r").iter_versions()
