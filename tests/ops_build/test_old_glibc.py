@@ -77,7 +77,9 @@ def test_a_library_asks_for_older_versions_and_does_the_same(tmp_path):
     assert lower(library, (2, 28))
     symbols, versions = needs(library)
     assert max(map(version_of, versions)) <= (2, 28)
-    assert symbols["stat"] is None and symbols["__libc_single_threaded"] is None
+    # The loader before glibc 2.30 finds a versioned symbol only in the library that the list of versions names.
+    for name in ("stat", "__libc_single_threaded", "pthread_create", "pthread_attr_setaffinity_np", "dlopen"):
+        assert symbols[name] is None, name
     assert symbols["pow"] in ("GLIBC_2.2.5", "GLIBC_2.17")
     shown = subprocess.run(["patchelf", "--print-needed", str(library)], capture_output=True, text=True, check=True)
     assert {"libpthread.so.0", "libdl.so.2", HELPER} <= set(shown.stdout.split())

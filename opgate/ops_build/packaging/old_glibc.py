@@ -2,8 +2,8 @@
 
 A library names each symbol that it needs with a version, of which the linker takes the newest. In later versions many
 functions merely moved from libpthread and libdl into libc, or no longer set errno as they once did: the older version
-of the same name does the same. `lower` makes a library name that. It refuses any other symbol by name, unless
-old_glibc.cpp has it. The sources of the layout: the System V gABI, chapter 5, and
+of the same name does the same. `lower` makes a library ask for that, or for any. It refuses all other symbols by name,
+unless old_glibc.cpp has them. The sources of the layout: the System V gABI, chapter 5, and
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
 """
 
@@ -31,9 +31,10 @@ _SAME: Mapping[str, str] = {
     r"dl(addr|close|error|open|sym)": "libdl.so.2",
     r"exp|exp2|hypot|log|log2|pow": "",
 }
-_GLOBAL = 1  # the version of a symbol that may have any
-#: The versions of the first C libraries for 64-bit x86 and ARM.
-_FIRST = ("GLIBC_2.2.5", "GLIBC_2.17")
+#: The version of a symbol that may have any. The loader before glibc 2.30 looks for a version only in the library that
+#: is said to have it, and an old libc has not what has moved there. Of several versions of a symbol the loader would
+#: take that of the first C library for 64-bit x86 or ARM, and otherwise the newest.
+_ANY, _FIRST = 1, ("GLIBC_2.2.5", "GLIBC_2.17")
 
 
 class _Version(NamedTuple):
@@ -72,16 +73,18 @@ def lower(library: Path, most: tuple[int, int]) -> bool:
     refused, needed, helped = [], set(), False
     for number, name, version in [need for need in elf.needs() if version_of(need[2].name) > most]:
         if name in _HELPED:
-            elf.set_version(number, _GLOBAL)
+            elf.set_version(number, _ANY)
             helped = True
             continue
         place = next((place for pattern, place in _SAME.items() if re.fullmatch(pattern, name)), None)
         older = [old for old in _versions(version.file, name) if version_of(old) <= most]
-        if place is None or not older:
+        if place is None or not older or (place and len(older) > 1 and older[0] in _FIRST):
             refused.append(f"{name}@{version.name}")
-            continue
-        elf.set_version(number, elf.number_of(older, instead_of=version))
-        needed |= {place} - {""}
+        elif place:
+            elf.set_version(number, _ANY)
+            needed.add(place)
+        else:
+            elf.set_version(number, elf.number_of(older[-1], instead_of=version))
     if refused:
         raise BuildError(f"{library.name} needs {', '.join(sorted(refused))}, which glibc {most[0]}.{most[1]} lacks")
     elf.drop(lambda name: version_of(name) > most)
@@ -141,23 +144,20 @@ class _Elf:
     def set_version(self, symbol: int, version: int) -> None:
         struct.pack_into("<H", self._data, self._numbers + 2 * symbol, version)
 
-    def number_of(self, names: Sequence[str], instead_of: _Version) -> int:
-        """Returns the number of the last of these versions of the same file. If the library doesn't need it yet, it
-        takes the place of `instead_of`. Where it can't, the symbol may have any version, so that the loader takes the
-        newest; with a version of the first C library the loader would take that, and this raises BuildError."""
+    def number_of(self, name: str, instead_of: _Version) -> int:
+        """Returns the number of another version of the same file. If the library doesn't need it yet, it takes the
+        place of `instead_of`. Raises BuildError if it can't."""
         versions = [version for version in self._versions() if version.file == instead_of.file]
         for version in versions:
-            if version.name == names[-1]:
+            if version.name == name:
                 return version.number
         begin = self._strings["sh_offset"]
-        place = self._data.find(b"\0" + names[-1].encode() + b"\0", begin, begin + self._strings["sh_size"]) + 1
-        if place and instead_of in versions:
-            struct.pack_into("<I", self._data, instead_of.at, _hash(names[-1]))
-            struct.pack_into("<I", self._data, instead_of.at + 8, place - begin)
-            return instead_of.number
-        if names[0] in _FIRST:
-            raise BuildError(f"{self._path.name} has no room for the version {names[-1]} of {instead_of.file}")
-        return _GLOBAL
+        place = self._data.find(b"\0" + name.encode() + b"\0", begin, begin + self._strings["sh_size"]) + 1
+        if not place or instead_of not in versions:
+            raise BuildError(f"{self._path.name} has no room for the version {name} of {instead_of.file}")
+        struct.pack_into("<I", self._data, instead_of.at, _hash(name))
+        struct.pack_into("<I", self._data, instead_of.at + 8, place - begin)
+        return instead_of.number
 
     def drop(self, too_new: Callable[[str], bool]) -> None:
         """Takes versions, which no symbol may need any more, off the list of those that the library needs."""
