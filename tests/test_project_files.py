@@ -94,7 +94,7 @@ def test_make_help_has_every_target():
 
 
 def test_everything_states_the_version_of_pyproject():
-    """The tags of images in Compose, Kubernetes and what the Dockerfiles say, and the last section of the changelog."""
+    """The tags of images in Compose, Kubernetes and on the pages, and the last section of the changelog."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     files = [PROJECT / "docker-compose.yml", *(PROJECT / "deploy").rglob("*"), *(PROJECT / "docs").glob("*.md")]
@@ -102,9 +102,9 @@ def test_everything_states_the_version_of_pyproject():
         (file.name, tag)
         for file in files
         if file.is_file() and file.suffix in (".yml", ".yaml", ".md", ".Dockerfile")
-        for tag in re.findall(r"\bopgate(?:-[a-z-]+)?:(\d[\w.]*\d)", file.read_text())
+        for tag in re.findall(r"\bopgate(?:-[a-z-]+)?:(?:\$\{VERSION:-)?(\d[\w.]*\d)", file.read_text())
     }
-    assert {name for name, _ in found} >= {"docker-compose.yml", "deployment.yaml", "gateway.Dockerfile"}
+    assert {name for name, _ in found} >= {"docker-compose.yml", "deployment.yaml", "README.md"}
     assert {tag for _, tag in found} == {version}
     sections = re.findall(r"^## (\S+)", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert next(name for name in sections if name != "Unreleased") == version
