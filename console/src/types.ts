@@ -36,6 +36,8 @@ export interface ModelRow {
   instances?: number;
   processes?: number;
   deaths?: number;
+  memory_bytes?: number;
+  in_memory?: boolean;
   load_seconds?: number;
   last_ms?: number;
   cache_hits?: number;
@@ -58,6 +60,8 @@ export interface ServerState {
   running: number;
   held_bytes: number;
   held_limit: number;
+  model_bytes: number;
+  model_budget: number;
   concurrent_limit: number;
   memory_limit_bytes: number;
   deaths: number;

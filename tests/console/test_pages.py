@@ -481,6 +481,26 @@ def test_behind_a_path_prefix(browser, gateway):
         expect(code).to_contain_text(f"http://127.0.0.1:{port}/at/opgate/predict/digit_detector/versions/1")
 
 
+def test_models_that_come_and_go(browser, tmp_path):
+    for name in ("asked", "left"):
+        double(tmp_path, name, config=batching())
+    with running(tmp_path, "--model-memory", "1GiB") as server, pages(browser, server.url) as open_page:
+        page = open_page("server")
+        expect(page.get_by_text("Memory of models")).to_be_visible()
+        expect(page.get_by_text("of 1.07 GB")).to_be_visible()
+        page.evaluate("location.hash = '#/models'")
+        memory = page.locator("td[data-label=Memory]")
+        expect(memory).to_have_text(["none", "none"])
+        infer = urllib.request.Request(
+            f"{server.url}/v2/models/asked/infer",
+            b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,1,1,1]}]}',
+        )
+        assert urllib.request.urlopen(infer).status == 200
+        expect(memory).to_have_text([re.compile(r"\d+(\.\d)? [kM]?B"), "none"])
+        expect(row(page, "left")).to_contain_text("not in memory")
+        assert faults(page) == []
+
+
 class TestTheGatewayGoes:
     def test_says_so_until_it_is_back(self, browser, tmp_path, library):
         double(tmp_path, "double", config=batching())

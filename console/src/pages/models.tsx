@@ -3,11 +3,11 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { messageOf, post } from "../api";
-import { count, plural, rate, seconds } from "../format";
+import { bytes, count, plural, rate, seconds } from "../format";
 import { Empty, Problem, Search, Spark, State, Title, Twice } from "../parts";
 import { link } from "../route";
 import { WhyNot } from "../shell";
-import { connection, hello, live, models, now } from "../store";
+import { connection, hello, live, models, now, server } from "../store";
 import type { ModelRow } from "../types";
 
 /** Loads or unloads a model, where this client may. */
@@ -47,6 +47,7 @@ export function Models(): JSX.Element {
   const shown = all.filter(([, row]) => words.every((word) => `${row.name} ${row.version} ${row.state}`.toLowerCase().includes(word)));
   const bad = all.filter(([, row]) => row.state === "UNAVAILABLE" && row.reason && row.reason !== "unloaded");
   const may = hello.value?.can_load ?? false;
+  const comeAndGo = (server.value?.model_budget ?? 0) > 0;
   return (
     <>
       <Title beside={<span class="muted num">{plural(all.length, "version")}</span>}>Models</Title>
@@ -87,13 +88,14 @@ export function Models(): JSX.Element {
                     <th scope="col" class="num">Queue</th>
                     <th scope="col" class="num">p50</th>
                     <th scope="col" class="num">p99</th>
+                    {comeAndGo && <th scope="col" class="num">Memory</th>}
                     <th scope="col">Last minute</th>
                     {may && <th scope="col">Actions</th>}
                   </tr>
                 </thead>
                 <tbody>
                   {shown.map(([key, row]) => (
-                    <Row key={key} id={key} row={row} may={may} say={say} />
+                    <Row key={key} id={key} row={row} may={may} comeAndGo={comeAndGo} say={say} />
                   ))}
                 </tbody>
               </table>
@@ -121,7 +123,15 @@ function Reasons({ rows }: { rows: readonly ModelRow[] }): JSX.Element {
   );
 }
 
-function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; say: (text: string) => void }): JSX.Element {
+interface RowProps {
+  id: string;
+  row: ModelRow;
+  may: boolean;
+  comeAndGo: boolean;
+  say: (text: string) => void;
+}
+
+function Row({ id, row, may, comeAndGo, say }: RowProps): JSX.Element {
   const now = live(id);
   return (
     <tr>
@@ -138,6 +148,7 @@ function Row({ id, row, may, say }: { id: string; row: ModelRow; may: boolean; s
       <td class="num" data-label="Queue">{count(row.pending ?? 0)}</td>
       <td class="num" data-label="p50">{seconds(now.p50)}</td>
       <td class="num" data-label="p99">{seconds(now.p99)}</td>
+      {comeAndGo && <td class="num" data-label="Memory">{row.in_memory ? bytes(row.memory_bytes ?? 0) : "none"}</td>}
       <td data-label="Last minute">
         <Spark values={now.minute} label={`${row.name}: requests per second in the last minute, at most ${rate(Math.max(0, ...now.minute))}`} />
       </td>

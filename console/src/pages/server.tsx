@@ -45,6 +45,9 @@ export function Server(): JSX.Element {
             most={state.memory_limit_bytes || state.machine.memory_bytes}
             text={`${bytes(memory)} of ${bytes(state.memory_limit_bytes || state.machine.memory_bytes)}`}
           />
+          {state.model_budget > 0 && (
+            <Meter label="Memory of models" value={state.model_bytes} most={state.model_budget} text={`${bytes(state.model_bytes)} of ${bytes(state.model_budget)}`} />
+          )}
           <Meter label="Memory of the machine" value={used} most={state.machine.memory_bytes} text={`${bytes(used)} of ${bytes(state.machine.memory_bytes)}`} />
           <Meter label="Load of the machine" value={state.machine.load1} most={state.machine.cpus} text={`${digits(state.machine.load1)} on ${state.machine.cpus} cores`} />
         </section>

@@ -139,6 +139,8 @@ class ProcessView:
                 "grpc_connections": len(self._gateway.grpc_connections),
                 "running": self._gateway.running,
                 "held_bytes": self._gateway.budget.used,
+                "model_bytes": self._gateway.control.residency.used,
+                "model_budget": self._gateway.control.residency.budget,
                 "deaths": self._gateway.deaths,
             },
         }
@@ -167,6 +169,7 @@ class ProcessView:
         statistics = {(m.spec.name, m.spec.version): m.statistics for m in self._gateway.catalog.models()}
         rows, seen = [], {}
         loading = self._gateway.control.loading
+        here = {(m.spec.name, m.spec.version) for m, _ in self._gateway.catalog.resident()}
         for name, version, settled, why in self._gateway.catalog.index():
             key = (name, version)
             state, reason = ("LOADING", "") if name in loading and settled != "READY" else (settled, why)
@@ -182,7 +185,7 @@ class ProcessView:
             seen[key] = (now, changed)
             if changed > stamp:
                 row = {"name": name, "version": version, "state": state, "reason": reason}
-                rows.append(row if counted is None else row | _numbers(counted))
+                rows.append(row if counted is None else row | _numbers(counted) | {"in_memory": key in here})
         self._seen = seen
         return rows, list(seen)
 
@@ -208,6 +211,7 @@ def _numbers(s: ModelStatistics) -> dict[str, Any]:
         "instances": s.instances,
         "processes": sum(bool(worker.pid) for worker in s.workers),
         "deaths": sum(worker.deaths for worker in s.workers),
+        "memory_bytes": s.memory_bytes,
         "load_seconds": s.load_seconds,
         "last_ms": s.last_ms,
     }
