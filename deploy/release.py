@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The minor versions of Python after the first that the wheel is for. Those that are there are tried.
-LATER = range(12, 16)
+LATER = range(12, 15)
 #: The time of all files, in seconds: that of the last commit.
 EPOCH = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 

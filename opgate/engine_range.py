@@ -32,8 +32,11 @@ def refusal(entry: Mapping[str, Any]) -> str:
     the entry states no range or there is no such engine."""
     engine, stated = str(entry.get("engine")), str(entry.get("engine_versions", ""))
     found = _running(engine) if stated else ""
-    if not found or within(found, stated):
-        return ""
+    try:
+        if not re.search(r"\d", found) or within(found, stated):  # a build of one's own may have no number
+            return ""
+    except ValueError as error:
+        return f"{entry.get('file')}: {error}"
     return (
         f"{entry.get('file')} works with {engine} {stated}, and this is {engine} {found}: opgate build builds it again"
     )
@@ -56,6 +59,7 @@ def within(found: str, stated: str) -> bool:
             raise ValueError(f"expected a range such as >=1.17 or >=1.1,<=2.3, got '{stated}'")
         bound = tuple(map(int, match[2].split(".")))
         numbers = tuple(map(int, re.findall(r"\d+", found.partition("+")[0])))[: len(bound)]
+        numbers += (0,) * (len(bound) - len(numbers))
         if not _COMPARISONS[match[1]](numbers, bound):
             return False
     return True

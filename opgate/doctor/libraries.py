@@ -106,7 +106,10 @@ def try_library(path: Path, trusted: Sequence[Path], seconds: float) -> Iterator
     try:
         trusted_library(path.name, [path.parent], trusted)
     except ConfigError as error:
-        yield Finding(f"library {path}", error.message, f"run `opgate trust {path}` if you know who built it")
+        remedy = f"run `opgate trust {path}` if you know who built it"
+        if "works with" in error.message:
+            remedy = "install such a version of the engine, or build the library again"
+        yield Finding(f"library {path}", error.message, remedy)
         return
     yield from _load(path, seconds)
 

@@ -258,7 +258,8 @@ class Gateway:
             except NotLoadedError as absent:
                 if not absent.failure:
                     return  # the first request loads it
-                self.bring(name, version, lambda _: None)  # so that who waits for it hears when it was mended
+                if not self.control.is_coming(absent.name, absent.version):
+                    self.bring(name, version, lambda _: None)  # so that who waits for it hears when it was mended
                 raise ServingError(Kind.NOT_READY, f"model '{name}' is not available: {absent.failure}") from None
             reason = model.executor.overdue
             if not reason and (asked := [worker for worker in model.statistics.workers if worker.asks_ready]):

@@ -20,7 +20,7 @@ from opgate.service.telemetry.triton_traces import read_trace_config
 from opgate.service.tokens import read_tokens
 
 # A number of bytes as people write it. Whatever pydantic can't read of one would have another message.
-_SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtpe](i?b)?|b)?", re.IGNORECASE)
+_SIZE = re.compile(r"\d*\.?\d+\s*([kmgtpe](i?b)?|b)?", re.IGNORECASE)
 # Fewer bytes are no budget of models, but a number without its unit.
 _LEAST_MEMORY = 1 << 16
 

@@ -127,8 +127,9 @@ def stack(bases):
         yield made
     finally:
         made.compose("down", "--volumes", "--timeout", "40")
-        for image in set(made.compose("config", "--images", "gateway", "locust").split()):
-            docker("rmi", "--force", image)
+        for line in set(made.compose("config", "--images", "gateway", "locust").splitlines()):
+            if ":" in line and " " not in line:  # the others are what Compose warns of
+                docker("rmi", "--force", line)
 
 
 def test_the_gateway_answers_on_its_published_ports(stack):

@@ -54,20 +54,23 @@ class Build:
 def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
     BuildError."""
+    left_out: dict[str, str] = {}
     if options.is_cross:
         compiler_for(options.machine)
-        build(options.native(), log)  # what the ops are is read from a library that this machine can load
+        why = f"its library is built on a machine of {options.machine}"
+        left_out |= {name: why for name in (*options.engines, "cuda") if name not in _HEADERS_ALONE}
         options = replace(options, engines=tuple(name for name in options.engines if name in _HEADERS_ALONE))
+        if options.engines:
+            build(options.native(), log)  # what the ops are is read from a library that this machine can load
     elif _in_python_alone(options) and (shipped := shipped_without_ops()) and _missing_tool():
         return _from_wheel(options, shipped, log)
     _check_tools()
-    left_out: dict[str, str] = {}
     cuda = None
     try:
         cuda = find_cuda(options.cuda)
         log(f"CUDA {cuda.version}: {cuda.nvcc}, for {cuda.architectures}")
     except LeftOut as error:
-        left_out["cuda"] = str(error)
+        left_out.setdefault("cuda", str(error))
     _check_sources(options)
     toolchains: dict[str, Toolchain] = {}
     cache = toolchain_folder()

@@ -150,9 +150,8 @@ def newer_sources(options: BuildOptions) -> list[str]:
     folders = [*options.ops, *(options.source / name for name in ("adapters", *ROOMS))]
     files = (file for folder in folders for file in folder.rglob("*.*"))
     found = (file for file in files if file.suffix in (*SOURCE_SUFFIXES, ".c") or file.name == FILE)
-    sources = [
-        file for file in found if options.native().output not in file.parents
-    ]  # the emulation's copies are there
+    own = options.output.parent if options.is_cross else options.output  # the emulation's copies are there
+    sources = [file for file in found if own not in file.parents]
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]
     return [path.name for path in paths if path.is_file() and path.stat().st_mtime < newest]

@@ -85,7 +85,8 @@ class BuildOptions:
         """Returns the options of the same libraries for this machine."""
         if not self.is_cross:
             return self
-        return replace(self, machine=platform.machine(), output=self.output.parent, arch="", cpu_levels=CPU_LEVELS)
+        own = self.output / "native"
+        return replace(self, machine=platform.machine(), output=own, arch="native", cpu_levels=CPU_LEVELS)
 
     def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""

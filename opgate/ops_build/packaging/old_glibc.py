@@ -130,11 +130,14 @@ class _Elf:
         sections = {section.name: section for section in elf.iter_sections()}
         self._strings = sections[".dynstr"]
         self._symbols = sections[".dynsym"]
-        self._numbers: int = sections[".gnu.version"]["sh_offset"]
+        numbers = sections.get(".gnu.version")  # without it nothing needs a version
+        self._numbers: int | None = None if numbers is None else numbers["sh_offset"]
         self._needs = sections.get(".gnu.version_r")
 
     def needs(self) -> Iterator[tuple[int, str, _Version]]:
         """Yields the symbols that need a version: their number, name and version."""
+        if self._numbers is None:
+            return
         versions = {version.number: version for version in self._versions()}
         for number, symbol in enumerate(self._symbols.iter_symbols()):
             (version,) = struct.unpack_from("<H", self._data, self._numbers + 2 * number)
@@ -142,6 +145,7 @@ class _Elf:
                 yield number, symbol.name, versions[version]
 
     def set_version(self, symbol: int, version: int) -> None:
+        assert self._numbers is not None  # it has a version
         struct.pack_into("<H", self._data, self._numbers + 2 * symbol, version)
 
     def number_of(self, name: str, instead_of: _Version) -> int:

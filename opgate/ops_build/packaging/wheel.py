@@ -123,7 +123,8 @@ def _check(wheel: Path) -> None:
     """Raises BuildError if auditwheel finds that a wheel needs a newer C library than its name says."""
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
     shown = subprocess.run(command, capture_output=True, text=True)
-    found = re.search(r"manylinux_2_(\d+)_", shown.stdout)
+    tag = json.loads(shown.stdout)["overall_tag"] if shown.returncode == 0 else ""
+    found = re.search(r"manylinux_2_(\d+)_", tag)
     stated = re.search(r"manylinux_2_(\d+)_", wheel.name)
     if not found or not stated or int(found[1]) > int(stated[1]):
         raise BuildError(

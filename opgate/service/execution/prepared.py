@@ -246,7 +246,7 @@ class PreparedModels:
                     return None  # nobody knows which file it is of
                 written = sum(file.stat().st_size for file in made.iterdir())
                 if reason:
-                    self._check_disk(int(_PREPARED * size) - written)
+                    self._check_disk(int(_PREPARED * size) - written, reason)
                 about: dict[str, Any] = {"unusable": reason} if reason else {"files": _sums(made)}
                 if not reason and written > self._most:
                     reason = f"its prepared form has {written} bytes, the cache may have {self._most}"
@@ -267,10 +267,10 @@ class PreparedModels:
         self._clean(keep=key)
         return self._linked(name, key)
 
-    def _check_disk(self, size: int) -> None:
+    def _check_disk(self, size: int, reason: str = "") -> None:
         """Raises OSError if the disk of the folder has fewer bytes left. Nothing about the file is kept then."""
         if (left := shutil.disk_usage(self._root).free) < size:
-            why = f"expected a disk with {size} bytes left for it, got {left}"
+            why = f"expected a disk with {size} bytes left for it, got {left}{reason and ': '}{reason}"
             raise OSError(errno.ENOSPC, why, str(self._folder))
 
     def _clean(self, keep: str) -> None:

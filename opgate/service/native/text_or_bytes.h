@@ -111,6 +111,8 @@ class Bytes {
   // `errors` says what becomes of halves of surrogate pairs, as in Python.
   Bytes(PyObject* object, const char* errors) {
     if (object == nullptr) object = Py_None;  // in an array
+    // What a subclass of str runs may take the object out of its array.
+    Py_INCREF(held_ = object);
     // Most are no subclasses, for which the limited API of Python has to call a function.
     if (Py_IS_TYPE(object, &PyUnicode_Type) || (!is_bytes(object) && PyUnicode_Check(object))) {
       // A str keeps the UTF-8 that it gives out, unless it is ASCII. A long one must not take twice the memory.
@@ -133,7 +135,10 @@ class Bytes {
   }
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
-  ~Bytes() { Py_XDECREF(encoded_); }
+  ~Bytes() {
+    Py_XDECREF(encoded_);
+    Py_DECREF(held_);
+  }
 
   // False with an exception.
   explicit operator bool() const { return view_.data() != nullptr; }
@@ -149,6 +154,7 @@ class Bytes {
     return answer == Py_True;
   }
 
+  PyObject* held_ = nullptr;
   PyObject* encoded_ = nullptr;
   std::string_view view_;
 };

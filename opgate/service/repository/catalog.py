@@ -251,7 +251,7 @@ class Catalog:
                 entry.absent.pop(version, None)
         self._changed(replaced)
 
-    def take_back(self, outcomes: Mapping[str, Outcome]) -> None:
+    def take_back(self, outcomes: Mapping[str, Outcome], asked: Mapping[str, Collection[int]]) -> None:
         """Lets versions serve that were loaded on demand. Keeps why others weren't."""
         for name, outcome in outcomes.items():
             entry = self._entries[name]
@@ -263,7 +263,7 @@ class Catalog:
             entry.versions = {**entry.versions, **outcome.versions}
             for version, reason in outcome.reasons.items():
                 for other, absent in entry.absent.items():
-                    if version in (0, other):
+                    if version == other or (not version and other in asked.get(name, ())):
                         absent.failed(reason)
         self._changed(())
 
@@ -282,8 +282,13 @@ class Catalog:
             entry, version = self._entries[model.spec.name], int(model.spec.version)
             del entry.versions[version]
             entry.absent[version] = Absent(model)
-        closing = self._changed(models, gives_back=False)
-        await asyncio.gather(*closing)
+        if closing := self._changed(models, gives_back=False):
+            await asyncio.wait(closing)  # they end also if nobody waits any more
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether models that serve no more have not ended yet."""
+        return bool(self._closing)
 
     def take_away(self, entry: Entry, reason: str, *, wanted: bool) -> None:
         """Lets a model serve no more. `wanted` says whether it comes back with the models that it uses."""

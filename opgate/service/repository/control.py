@@ -110,7 +110,7 @@ class ModelControl:
         later = {entry.name for entry in entries if entry is not None and entry.absent}
         if self.residency.budget:
             logger.info(
-                "--model-memory is %s: %d models are loaded when somebody asks for them, %d stay always",
+                "this process has %s of --model-memory: %d models are loaded when they are asked for, %d stay always",
                 in_mib(self.residency.budget),
                 len(later),
                 len(sources) - len(later),
@@ -260,11 +260,11 @@ class ModelControl:
             else:
                 return  # another change was first
             if isinstance(room, ServingError):
-                self._cannot_bring(name, sources, configs, room)
+                self._cannot_bring(name, sources, configs, room, missing)
                 raise ServingError(room.kind, unavailable(name, room.message).message)
             with self._held(sources):
                 outcomes = await self._load(sources, configs, missing, room)
-                self._catalog.take_back(outcomes)
+                self._catalog.take_back(outcomes, missing)
             for outcome in outcomes.values():
                 for model in outcome.versions.values():
                     self.residency.came(model)
@@ -273,7 +273,12 @@ class ModelControl:
                     raise ServingError(outcome.kind, unavailable(outcome.source.name, reason).message)
 
     def _cannot_bring(
-        self, name: str, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError], why: ServingError
+        self,
+        name: str,
+        sources: Sequence[Source],
+        configs: Mapping[str, ModelConfig | ServingError],
+        why: ServingError,
+        asked: Mapping[str, Collection[int]],
     ) -> None:
         """Keeps why a model can't be loaded on demand, but not of the models of its steps: there may be room for each
         of these. Where models in use had the room, it is tried again at once."""
@@ -282,7 +287,7 @@ class ModelControl:
         loading = self._catalog.loading(None)
         loading.plan(sources, configs)
         loading.fail(name, why)
-        self._catalog.take_back({name: loading.outcomes[name]})
+        self._catalog.take_back({name: loading.outcomes[name]}, asked)
 
     def _source_of(self, name: str) -> Source:
         entry = self._catalog.entry(name)
@@ -377,6 +382,10 @@ class ModelControl:
     async def _off_loop(self, work: Callable[[], T]) -> T:
         """Reads the repository, on a thread."""
         return await asyncio.wrap_future(self._finder.submit(work))
+
+    def is_coming(self, name: str, version: int) -> bool:
+        """Whether a version that is loaded on demand is being loaded."""
+        return (name, version) in self._coming
 
     @property
     def is_loading(self) -> bool:
@@ -504,8 +513,8 @@ class ModelControl:
             prepared = self._catalog.prepared.size_of(file)
             need = needed(known, prepared, size_of_files(source.folder / str(version)))
             stays, opening = stays + need.stays, opening + need.opening
-            unknown |= not known and in_python(config)
             serves = entry is not None and version in entry.versions
+            unknown |= not known and not serves and in_python(config)
             if not serves and not known and not prepared and file.suffix == ".onnx":  # a session keeps its weights
                 least += size_of_file(file)
         return Need(max(1, stays), opening, least, unknown)

@@ -101,6 +101,10 @@ class Models(Protocol):
     async def let_go(self, models: Sequence[LoadedModel]) -> None:
         """Takes models out of memory. They come back when somebody asks for them."""
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether models that serve no more have not ended yet."""
+
 
 class Residency:
     """The memory of the models of a process. Only the event loop's thread uses it."""
@@ -127,7 +131,7 @@ class Residency:
         self._reserved = 0  # bytes that loads under way need
         self._loading = self._changes = 0  # loads under way, and what has begun or left since the start
         self._order = asyncio.Lock()
-        self._waiting: dict[object, float] = {}  # when the loads began that wait for room, the oldest first
+        self._waiting: dict[object, float] = {}  # when loads began that have found no room, the first of them first
         self._unknown_since = -_UNKNOWN  # when the last load began of which nobody knows what it takes
         self._left: dict[tuple[str, str], float] = {}  # when models left, by name and version
         self._returns: deque[float] = deque()
@@ -162,22 +166,28 @@ class Residency:
         Python may take more than its load did, and nobody knows what its first load takes."""
         while True:
             await asyncio.sleep(_WATCH)
-            async with self._order:
-                if await self.measure(exact=self._shares) <= self.budget or self._reserved:
-                    continue
-                if (over := await self.measure(exact=True) - self.budget) <= 0:
-                    continue
-                if leaving := self._idle(over):
-                    await self._let_go(leaving, "the budget")
-                    await self._give_back()
-                elif time.monotonic() - self._warned_beyond > _SOON:
-                    self._warned_beyond = time.monotonic()
-                    logger.warning(
-                        "models take %s, --model-memory is %s, and none can leave now: they are in use, came a moment "
-                        "ago or stay always",
-                        in_mib(self.used),
-                        in_mib(self.budget),
-                    )
+            try:
+                async with self._order:
+                    await self._look_after()
+            except Exception:  # this task is the only one
+                logger.exception("what models take can't be looked after")
+
+    async def _look_after(self) -> None:
+        if await self.measure(exact=self._shares) <= self.budget or self._reserved:
+            return
+        if (over := await self.measure(exact=True) - self.budget) <= 0:
+            return
+        if leaving := self._idle(over):
+            await self._let_go(leaving, "the budget")
+            await self._give_back()
+        elif time.monotonic() - self._warned_beyond > _SOON:
+            self._warned_beyond = time.monotonic()
+            logger.warning(
+                "models take %s, this process may have %s for them, and none can leave now: they are in use, came a "
+                "moment ago or stay always",
+                in_mib(self.used),
+                in_mib(self.budget),
+            )
 
     async def reserve(self, needs: Mapping[str, Need]) -> Room:
         """Keeps room for models that are loaded together, when there is room for all of them: who waited with some of
@@ -186,7 +196,7 @@ class Residency:
 
         Raises ServingError (OVERLOADED) if models in use take the room, and UNAVAILABLE if those do that never leave.
         """
-        end = time.monotonic() + self._patience
+        began = time.monotonic()
         bytes_of = {name: need.stays for name, need in needs.items()}
         opening = max((need.opening for need in needs.values()), default=0)  # they are opened one by one
         stays, least = sum(bytes_of.values()), sum(need.least for need in needs.values())
@@ -194,36 +204,32 @@ class Residency:
         unknown = any(need.unknown for need in needs.values())
         tight = False
         me = object()
-        self._waiting[me] = time.monotonic()
         try:
             while need:
                 async with self._order:
-                    if self._may_begin(me, unknown) and await self._make_room(needs, need, least):
-                        beyond = self._measured + self._reserved + need > self.budget
-                        tight = beyond and any(True for _ in self._models.resident())
-                        self._reserved += need
-                        if unknown:
-                            self._unknown_since = time.monotonic()
-                        break
-                if time.monotonic() > end:
+                    now = time.monotonic()
+                    if unknown and now - self._unknown_since < _UNKNOWN:
+                        began = now  # its time begins with its turn
+                    elif self._may_begin(me):
+                        if await self._make_room(needs, need, least):
+                            beyond = self._measured + self._reserved + need > self.budget
+                            tight = beyond and any(True for _ in self._models.resident())
+                            self._reserved += need
+                            if unknown:
+                                self._unknown_since = time.monotonic()
+                            break
+                        self._waiting.setdefault(me, began)
+                if time.monotonic() - began > self._patience:
                     raise ServingError(Kind.OVERLOADED, self._no_room(needs, need))
                 await asyncio.sleep(_LOOK)
         finally:
-            del self._waiting[me]
-        return Room(self, bytes_of, opening, tight, unknown)
+            self._waiting.pop(me, None)
+        return Room(self, bytes_of, opening, tight, self._unknown_since if unknown and need else None)
 
-    def _may_begin(self, me: object, unknown: bool) -> bool:
-        """Returns whether no load goes before this one: one that has waited for long, or if nobody knows what this one
-        takes, another one of that kind."""
-        now = time.monotonic()
-        if unknown and now - self._unknown_since < _UNKNOWN:
-            return False
-        for other, began in self._waiting.items():
-            if other is me:
-                break
-            if int((now - began) / _PASSED) % 2:
-                return False
-        return True
+    def _may_begin(self, me: object) -> bool:
+        """Returns whether the load that waits for room for longest doesn't go before this one now."""
+        first, began = next(iter(self._waiting.items()), (me, 0.0))
+        return first is me or not int((time.monotonic() - began) / _PASSED) % 2
 
     async def load(
         self, need: int, work: Callable[[], Awaitable[None]], loaded: Callable[[], Iterable[LoadedModel]]
@@ -233,8 +239,9 @@ class Residency:
         Returns the bytes that the load added, and whether they were measured. Beside other loads, or models that leave,
         that can't be: then they are those that it was expected to add, or what its worker processes have.
         """
+        before = await self.measure()
         self._changes += 1
-        before, changes, alone = await self.measure(), self._changes, not self._loading
+        changes, alone = self._changes, not self._loading
         self._loading += 1
         try:
             await work()
@@ -253,10 +260,11 @@ class Residency:
             return False
         return self._measured > self.budget and await self.measure(loaded, exact=True) > self.budget
 
-    def give_up(self, need: int, *, unknown: bool = False) -> None:
-        """Keeps so many bytes no longer. `unknown` says that a load has ended of which nobody knew what it takes."""
+    def give_up(self, need: int, unknown_since: float | None = None) -> None:
+        """Keeps so many bytes no longer. `unknown_since` says when a load began that has ended, if nobody knew what it
+        takes."""
         self._reserved -= need
-        if unknown:
+        if unknown_since == self._unknown_since:
             self._unknown_since = -_UNKNOWN
 
     async def _make_room(self, names: Iterable[str], need: int, least: int) -> bool:
@@ -264,6 +272,9 @@ class Residency:
 
         Raises ServingError (UNAVAILABLE) if there will be none.
         """
+        fixed = sum(model.statistics.memory_bytes for model, may_leave in self._models.resident() if not may_leave)
+        if fixed and fixed + least > self.budget:  # then nobody needs to leave for it
+            raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", fixed))
         trimmed, given = True, False
         while await self.measure() + self._reserved + need > self.budget:
             over = await self.measure(exact=True) + self._reserved + need - self.budget
@@ -275,21 +286,26 @@ class Residency:
             elif leaving := self._idle(over):
                 await self._let_go(leaving, ", ".join(names))
                 trimmed = False
-            elif not self._reserved and not any(may_leave for _, may_leave in self._models.resident()):
+            elif not (
+                self._reserved or self._models.is_closing or any(may_leave for _, may_leave in self._models.resident())
+            ):
                 if not given:
                     trimmed = False
                 elif self._measured + least > self.budget:
-                    raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", " and never leaves"))
+                    raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", self._measured))
                 else:
                     break  # no room will come, and only the load can tell what it takes
             else:
                 return False
         return True
 
-    def _no_room(self, names: Iterable[str], need: int, about: str = "about", stays: str = "") -> str:
+    def _no_room(self, names: Iterable[str], need: int, about: str = "about", stays: int = 0) -> str:
+        """Returns an error. `stays` are the bytes that never leave, if they are why."""
         of = " and ".join(f"'{name}'" for name in names)
-        loads = f", loads under way need {in_mib(self._reserved)}" if self._reserved else ""
-        used = f"what is in memory takes {in_mib(self._measured)}{stays}{loads}"
+        if stays:
+            used = f"what never leaves takes {in_mib(stays)}"
+        else:
+            used = f"what is in memory takes {in_mib(self._measured)}, loads under way {in_mib(self._reserved)}"
         return f"no room for {of}: {about} {in_mib(need)} are needed, {used}, --model-memory is {in_mib(self.budget)}"
 
     def _idle(self, over: int) -> list[LoadedModel]:
@@ -320,6 +336,7 @@ class Residency:
         sizes = [f"{model.spec.name} ({in_mib(model.statistics.memory_bytes)})" for model in models]
         logger.info("models leave memory for %s: %s", whom, ", ".join(sizes))
         await self._models.let_go(models)
+        self._changes += 1
 
     def came(self, model: LoadedModel) -> None:
         """Notes that a model was loaded on demand. Warns if models come and go too quickly."""
@@ -345,14 +362,19 @@ class Room:
     """The bytes that are kept for models, until each of them has been loaded or nobody loads it any more."""
 
     def __init__(
-        self, residency: Residency, needs: Mapping[str, int], opening: int, tight: bool, unknown: bool = False
+        self,
+        residency: Residency,
+        needs: Mapping[str, int],
+        opening: int,
+        tight: bool,
+        unknown_since: float | None = None,
     ) -> None:
         """`opening` are the bytes that one of them takes while it is opened. `tight` says that the models go beside
-        others that never leave, and may take more than is left. `unknown` says that nobody knows what one of them
-        takes."""
+        others that never leave, and may take more than is left. `unknown_since` says when they began, if nobody
+        knows what one of them takes."""
         self.tight = tight
         self.measured = True  # whether that is so of what they took
-        self._unknown = unknown
+        self._unknown_since = unknown_since
         self._residency = residency
         self._needs = dict(needs)
         self._opening = opening
@@ -376,9 +398,9 @@ class Room:
 
     def close(self) -> None:
         """Gives up what is left."""
-        self._residency.give_up(sum(self._needs.values()) + self._opening, unknown=self._unknown)
+        self._residency.give_up(sum(self._needs.values()) + self._opening, self._unknown_since)
         self._needs.clear()
-        self._opening, self._unknown = 0, False
+        self._opening, self._unknown_since = 0, None
 
 
 class Need(NamedTuple):
