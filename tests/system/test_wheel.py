@@ -124,7 +124,10 @@ def interpreter(version: str) -> str:
     """Returns this version of Python, of the system or of pyenv. Skips the test if it is not there."""
     places = [*map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin")), os.environ["PATH"]]
     found = shutil.which(f"python{version}", path=os.pathsep.join(places))
-    return found or pytest.skip(f"python{version} is not installed")
+    # pyenv puts a program on the path that fails if it isn't told to have this version.
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"python{version} is not installed")
+    return found
 
 
 #: Loads the native modules alone and calls them.
