@@ -426,7 +426,7 @@ class ModelControl:
         fresh = {name: self._fresh(name, outcome) for name, outcome in loading.outcomes.items()}
         models = [model for found in fresh.values() for model in found]
         added = sum(model.statistics.memory_bytes for model in models)
-        too_large = room.measured and added > self.residency.budget
+        too_large = room.measured and added > self.residency.budget and await self.residency.is_beyond(models)
         too_large = too_large or (room.tight and await self.residency.is_stuck(models))
         if not models or not too_large:
             return

@@ -253,6 +253,12 @@ class Residency:
         workers = [worker.pid for model in loaded() for worker in model.statistics.workers if worker.pid]
         return max(need, sum(map(proportional_set_size, workers))), False
 
+    async def is_beyond(self, loaded: Iterable[LoadedModel]) -> bool:
+        """Returns whether models take more than the budget once allocators have given back what they keep. `loaded` are
+        those that don't serve yet."""
+        await self._give_back()
+        return await self.measure(loaded, exact=True) > self.budget
+
     async def is_stuck(self, loaded: Iterable[LoadedModel]) -> bool:
         """Returns whether models take more than the budget and none can leave. `loaded` are those that don't serve
         yet."""
