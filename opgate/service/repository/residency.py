@@ -107,7 +107,11 @@ class Models(Protocol):
 
 
 class Residency:
-    """The memory of the models of a process. Only the event loop's thread uses it."""
+    """The memory of the models of a process. Only the event loop's thread uses it.
+
+    It is long, because who makes room, who measures what a load took and who looks after the budget count with the same
+    numbers.
+    """
 
     def __init__(
         self,
