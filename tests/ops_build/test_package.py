@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from opgate import cpu
-from opgate.engine_range import within
+from opgate.engine_range import refusal, within
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, for_machine, out_of_tree
 from opgate.ops_build.packaging.package import package
@@ -358,3 +358,18 @@ def test_another_architecture_needs_a_compiler(options, tmp_path, monkeypatch):
     with pytest.raises(BuildError, match="expected a machine of x86_64, aarch64, got 'sparc'"):
         for_machine(options, "sparc")
     assert for_machine(options, platform.machine()) == options
+
+
+@pytest.mark.parametrize(
+    ("version", "stated", "reason"),
+    [
+        ("unknown", ">=1.17", ""),
+        ("2", ">=2.0", ""),
+        ("1.18", "~=1.20", "expected a range such as"),
+        ("1.16.3", ">=1.17", "works with onnxruntime >=1.17, and this is onnxruntime 1.16.3"),
+    ],
+)
+def test_what_a_range_makes_of_other_versions(version, stated, reason, monkeypatch):
+    monkeypatch.setattr("onnxruntime.__version__", version)
+    said = refusal({"file": "lib.so", "engine": "onnxruntime", "engine_versions": stated})
+    assert (reason in said) if reason else not said
