@@ -36,8 +36,7 @@ export interface ModelRow {
   instances?: number;
   processes?: number;
   deaths?: number;
-  memory_bytes?: number;
-  in_memory?: boolean;
+  memory_bytes?: number | null; // null if it is not in memory
   load_seconds?: number;
   last_ms?: number;
   cache_hits?: number;

@@ -10,6 +10,7 @@ from opgate.doctor.findings import Finding, mend_of
 from opgate.doctor.probe import run
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.op_libraries import (
+    EngineError,
     check_processor,
     entries,
     refused_folders,
@@ -105,11 +106,13 @@ def try_library(path: Path, trusted: Sequence[Path], seconds: float) -> Iterator
     """Loads a library if it is trusted: the doctor runs no code that the gateway wouldn't."""
     try:
         trusted_library(path.name, [path.parent], trusted)
+    except EngineError as error:
+        yield Finding(
+            f"library {path}", error.message, "install such a version of the engine, or build the library again"
+        )
+        return
     except ConfigError as error:
-        remedy = f"run `opgate trust {path}` if you know who built it"
-        if "works with" in error.message:
-            remedy = "install such a version of the engine, or build the library again"
-        yield Finding(f"library {path}", error.message, remedy)
+        yield Finding(f"library {path}", error.message, f"run `opgate trust {path}` if you know who built it")
         return
     yield from _load(path, seconds)
 

@@ -19,7 +19,7 @@ from opgate.service.header_forwarding import read_pattern
 from opgate.service.telemetry.triton_traces import read_trace_config
 from opgate.service.tokens import read_tokens
 
-# A number of bytes as people write it. Whatever pydantic can't read of one would have another message.
+# A number of bytes as people write it. pydantic alone would take 50% for 50 bytes.
 _SIZE = re.compile(r"\d*\.?\d+\s*([kmgtpe](i?b)?|b)?", re.IGNORECASE)
 # Fewer bytes are no budget of models, but a number without its unit.
 _LEAST_MEMORY = 1 << 16

@@ -19,8 +19,8 @@ class InUse:
 
     is_closing = False
 
-    def __init__(self, may_leave: bool = True) -> None:
-        statistics = SimpleNamespace(memory_bytes=90 * MIB, load_seconds=0.0, workers=[])
+    def __init__(self, may_leave: bool = True, took: int = 90) -> None:
+        statistics = SimpleNamespace(memory_bytes=took * MIB, load_seconds=0.0, workers=[])
         model = SimpleNamespace(executor=SimpleNamespace(at_rest=False), loaded_at=0.0, statistics=statistics, steps=())
         self._models = [(model, may_leave)]
 
@@ -84,5 +84,14 @@ def test_nobody_leaves_for_a_model_that_has_no_room_beside_what_never_leaves(roo
         ) as why:
             await room(InUse(may_leave=False)).reserve({"m": Need(20 * MIB, 0, 20 * MIB)})
         assert why.value.kind is Kind.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+def test_what_a_model_that_never_leaves_was_expected_to_take_refuses_no_other(room):
+    """It was loaded beside others, so that nobody could measure it. All that is in memory takes less."""
+
+    async def run():
+        await room(InUse(may_leave=False, took=200)).reserve({"m": Need(8 * MIB, 4 * MIB, 8 * MIB)})
 
     asyncio.run(run())

@@ -148,7 +148,7 @@ function Row({ id, row, may, comeAndGo, say }: RowProps): JSX.Element {
       <td class="num" data-label="Queue">{count(row.pending ?? 0)}</td>
       <td class="num" data-label="p50">{seconds(now.p50)}</td>
       <td class="num" data-label="p99">{seconds(now.p99)}</td>
-      {comeAndGo && <td class="num" data-label="Memory">{row.in_memory ? bytes(row.memory_bytes ?? 0) : "none"}</td>}
+      {comeAndGo && <td class="num" data-label="Memory">{row.memory_bytes == null ? "none" : bytes(row.memory_bytes)}</td>}
       <td data-label="Last minute">
         <Spark values={now.minute} label={`${row.name}: requests per second in the last minute, at most ${rate(Math.max(0, ...now.minute))}`} />
       </td>

@@ -185,12 +185,12 @@ class ProcessView:
             seen[key] = (now, changed)
             if changed > stamp:
                 row = {"name": name, "version": version, "state": state, "reason": reason}
-                rows.append(row if counted is None else row | _numbers(counted) | {"in_memory": key in here})
+                rows.append(row if counted is None else row | _numbers(counted, key in here))
         self._seen = seen
         return rows, list(seen)
 
 
-def _numbers(s: ModelStatistics) -> dict[str, Any]:
+def _numbers(s: ModelStatistics, in_memory: bool) -> dict[str, Any]:
     return {
         "requests": s.success_count,
         "failures": s.fail_count,
@@ -211,7 +211,7 @@ def _numbers(s: ModelStatistics) -> dict[str, Any]:
         "instances": s.instances,
         "processes": sum(bool(worker.pid) for worker in s.workers),
         "deaths": sum(worker.deaths for worker in s.workers),
-        "memory_bytes": s.memory_bytes,
+        "memory_bytes": s.memory_bytes if in_memory else None,
         "load_seconds": s.load_seconds,
         "last_ms": s.last_ms,
     }

@@ -40,7 +40,7 @@ MODEL, WEIGHTS, ABOUT = "model.onnx", "weights.bin", "about.json"
 _FORMAT = 1
 # Files of fewer bytes are not worth it.
 _LEAST = 1 << 20
-# A prepared form is about so many times as large as its file, or a little more.
+# A prepared form is about twice as large as its file, and seldom more than so many times.
 _PREPARED = 2.5
 # Bytes of a file that are summed up at once.
 _PIECE = 1 << 20

@@ -78,6 +78,10 @@ def _image(name: str, data: bytes, digest: str) -> Path:
         return image
 
 
+class EngineError(ConfigError):
+    """A library works in other versions of its engine than the one that is there."""
+
+
 # The manifests that must be signed, as they were when that was checked: this is read, whatever the files are by then.
 # Nothing is read of one that was refused.
 _SIGNED: dict[Path, bytes] = {}
@@ -209,7 +213,7 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
         return None
     check_processor(path, str(entry.get("flags", "")))
     if reason := refusal(entry):
-        raise ConfigError(f"op library {path}: {reason}")
+        raise EngineError(f"op library {path}: {reason}")
     return Library(path.resolve(), digest, _image(path.name, data, digest), len(embedded_ops(data)))
 
 

@@ -268,7 +268,7 @@ class Residency:
         yet."""
         if self._reserved or any(may_leave for _, may_leave in self._models.resident()):
             return False
-        return self._measured > self.budget and await self.measure(loaded, exact=True) > self.budget
+        return self._measured > self.budget and await self.is_beyond(loaded)
 
     def give_up(self, need: int, unknown_since: float | None = None) -> None:
         """Keeps so many bytes no longer. `unknown_since` says when a load began that has ended, if nobody knew what it
@@ -282,9 +282,6 @@ class Residency:
 
         Raises ServingError (UNAVAILABLE) if there will be none.
         """
-        fixed = sum(model.statistics.memory_bytes for model, may_leave in self._models.resident() if not may_leave)
-        if fixed and fixed + least > self.budget:  # then nobody needs to leave for it
-            raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", fixed))
         trimmed, given = True, False
         while await self.measure() + self._reserved + need > self.budget:
             over = await self.measure(exact=True) + self._reserved + need - self.budget
@@ -293,6 +290,8 @@ class Residency:
             if not trimmed:  # what the models had may lie in the memory of allocators
                 await self._give_back()
                 trimmed = given = True
+            elif (stays := self._stays()) and stays + least > self.budget:  # then nobody needs to leave for it
+                raise ServingError(Kind.UNAVAILABLE, self._no_room(names, least, "at least", stays))
             elif leaving := self._idle(over):
                 await self._let_go(leaving, ", ".join(names))
                 trimmed = False
@@ -308,6 +307,14 @@ class Residency:
             else:
                 return False
         return True
+
+    def _stays(self) -> int:
+        """Returns the bytes that never leave: what the models that stay took, but no more than what was measured less
+        what the others took. What a load took may be an estimate."""
+        sizes = {True: 0, False: 0}
+        for model, may_leave in self._models.resident():
+            sizes[may_leave] += model.statistics.memory_bytes
+        return max(0, min(sizes[False], self._measured - sizes[True]))
 
     def _no_room(self, names: Iterable[str], need: int, about: str = "about", stays: int = 0) -> str:
         """Returns an error. `stays` are the bytes that never leave, if they are why."""
