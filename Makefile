@@ -1,7 +1,7 @@
 # make help       print these lines
 # make serve      set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
 # make build      like make serve, without serving
-# make test       set up what tests need, with the engines, and run them; PART=ops|engines|gateway|protocol|models runs a part
+# make test       set up what tests need, with the engines, and run them; PART=ops|kernels|engines|build|models|gateway|capacity|protocol|operations|release runs a part
 # make test-all   like make test, but compiles for every instruction set and CUDA architecture, writes faults into kernels and runs every case
 # make gpu-check  run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make versions   run every case in many versions of engines; writes docs/versions.md; an hour or more

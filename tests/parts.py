@@ -5,32 +5,27 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PARTS = ("ops", "engines", "gateway", "protocol", "models")
-
-_ENGINES = re.compile(
-    "adapter|decompose|export|host|import|numpy|onnxruntime|out_of_tree|package|tensorrt|test_run|torch"
-)
-_PROTOCOL = re.compile(
-    "bounded_cost|bytes|classification|connection|content_types|grpc|header_forwarding|held_bytes|http|json_tensors|"
-    "leavers|limits|openapi|protobuf|python|repeated_heads|shared_memory|streaming|tritonclient|wire|written_repositories"
-)
-_MODELS = re.compile(
-    "contributing|digit_detector|doctor|every_model|load|object_stores|operations|perf_analyzer|plan|readme|stack|starting_points|"
-    "triton|tune|wheel"
-)
-# Long ones of the whole project go where there is room.
-_OF_ALL = {"test_style": "engines", "test_bare_environment": "protocol"}
+# The files of a part, each with its folder. The first part that fits has a file.
+_FILES = {
+    "ops": "ops/|ops_build/test_(notebook|python_ops|scaffold|tvm_ffi)",
+    "kernels": "ops_build/test_(bounded|c_kernels|core|cpu_levels|cuda|gpu|loops|numpy_kernels|old_glibc|rounded_boxes|"
+    "rows|sanitizers|sass|tensorrt_emulation)",
+    "engines": "ops_build/test_.*(adapter|decompose|host|numpy_functions|torch)",
+    "models": "attach/|models/|ops_build/test_(export|import|run)|"
+    "system/test_(digit_detector|every_model|plan|starting_points|tune)",
+    "build": "ops_build/|tests/test_style",
+    "capacity": "system/test_(bounded_cost|gateway_processes|held_bytes|memory|residency|shortages|soak|worker_trouble)",
+    "protocol": "fuzz/|rpc/|service/test_(bytes|classification|http|json_tensors|protobuf|python|shared_memory|wire)|"
+    "system/test_(bytes|classification|content_types|cuda_shared_memory|grpc|header_forwarding|hostile_http|http|leavers|"
+    "limits|openapi|python|repeated_heads|shared_memory|streaming|tritonclient|written_repositories)",
+    "operations": "console/|deploy/|system/test_(console|doctor|load|object_stores|operations|perf_analyzer|stack|triton)",
+    "release": "system/test_(contributing|readme|wheel)|tests/test_",
+    "gateway": "",
+}
+PARTS = tuple(_FILES)
 
 
 def part_of(file: Path) -> str:
     """Returns the part that the tests of a file belong to."""
-    if file.stem in _OF_ALL:
-        return _OF_ALL[file.stem]
-    folder = file.parent.name
-    if folder in ("ops", "ops_build"):
-        return "engines" if folder == "ops_build" and _ENGINES.search(file.stem) else "ops"
-    if folder in ("fuzz", "rpc") or (folder in ("service", "system") and _PROTOCOL.search(file.stem)):
-        return "protocol"
-    if folder in ("console", "service", "system") and not (folder == "system" and _MODELS.search(file.stem)):
-        return "gateway"
-    return "models"
+    name = f"{file.parent.name}/{file.stem}"
+    return next(part for part, files in _FILES.items() if re.match(files, name))
