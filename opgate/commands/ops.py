@@ -63,6 +63,9 @@ def build(
     cuda: CudaArchitectures = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
     machine: Machine = None,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Make libraries that run with glibc 2.28 and later, to give them away.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
@@ -75,7 +78,8 @@ def build(
         options = _build_options(folder, output, domain, engine, arch, cuda)
         if sanitize and not output:  # so that it never overwrites the libraries that the gateway loads
             options = replace(options, output=options.output.parent / "sanitized")
-        compile_ops(for_machine(replace(options, sanitize=sanitize), machine), _build_log(verbose))
+        options = replace(options, sanitize=sanitize, portable=portable)
+        compile_ops(for_machine(options, machine), _build_log(verbose))
     except BuildError as error:
         raise _fail(error) from None
 
@@ -334,13 +338,20 @@ def package(
     The one who installs it runs OPGATE_OPS_PATH=$(python -m my_ops) opgate serve, or passes my_ops.op_library() to ONNX
     Runtime. Libraries that yours are linked with, beyond the C and C++ ones, must be on that machine.
     """
+    from opgate.ops_build.building.old_glibc import OLDEST
     from opgate.ops_build.building.options import BuildError, for_machine
+    from opgate.ops_build.packaging.package import needed_glibc
     from opgate.ops_build.packaging.package import package as make_wheel
     from opgate.signed_manifests import SigningError
 
     try:
         options = for_machine(_options(folder, domain), machine)
         typer.echo(f"wrote {make_wheel(options, version, output, key)}")
+        if (needed := needed_glibc(options)) > OLDEST:
+            typer.echo(
+                f"it needs glibc {'.'.join(map(str, needed))} or later; what opgate build --portable makes needs "
+                f"{'.'.join(map(str, OLDEST))}"
+            )
     except (BuildError, SigningError, OSError) as error:
         raise _fail(error) from None
 

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from opgate.ops_build.building.old_glibc import HELPER, compile_helper, lower, patchelf, version_of
 from opgate.ops_build.building.options import BuildError
-from opgate.ops_build.packaging.old_glibc import HELPER, compile_helper, lower, patchelf, version_of
 from tests.skips import need
 
 need("elftools")

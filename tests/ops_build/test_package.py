@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -76,22 +77,30 @@ def test_every_file_is_recorded_with_its_hash(options, tmp_path):
 
 
 def test_the_installed_library_runs_in_onnxruntime(installed):
-    path = run(
-        installed, ["-c", "import their_ops; print(their_ops.op_library(), their_ops.__version__)"]
-    ).stdout.split()
-    assert path[1] == "1.2"
-    session = ort.SessionOptions()
-    session.register_custom_ops_library(path[0])
-    run_once = ort.InferenceSession(model().SerializeToString(), session, providers=["CPUExecutionProvider"])
-    assert run_once.run(None, {"x": np.array([[1, -2]], np.float32)})[0].tolist() == [[3, -6]]
+    check_in_onnxruntime(installed, "1.2")
     missing = run(installed, ["-c", "import their_ops; their_ops.op_library('tensorrt')"])
     assert "their_ops has no library for tensorrt" in missing.stderr
+
+
+def check_in_onnxruntime(installed, version):
+    path, stated = run(
+        installed, ["-c", "import their_ops; print(their_ops.op_library(), their_ops.__version__)"]
+    ).stdout.split()
+    assert stated == version
+    session = ort.SessionOptions()
+    session.register_custom_ops_library(path)
+    run_once = ort.InferenceSession(model().SerializeToString(), session, providers=["CPUExecutionProvider"])
+    assert run_once.run(None, {"x": np.array([[1, -2]], np.float32)})[0].tolist() == [[3, -6]]
 
 
 def test_the_functions_of_torch_are_there(installed, built):
     pytest.importorskip("torch")
     if reason := built.left_out.get("torch"):
         pytest.skip(f"torch was left out: {reason}")
+    check_in_torch(installed)
+
+
+def check_in_torch(installed):
     code = (
         "import torch, their_ops.torch as t; print(t.scale_it(torch.ones(2), factor=4.0).tolist(), t.ScaleIt.__name__)"
     )
@@ -321,6 +330,33 @@ def test_ranges_that_are_none():
             within("1.17", wrong)
 
 
+def test_portable_libraries_run_with_an_older_glibc(library, built, tmp_path):
+    """They need nothing of the C++ library, and of the C library what version 2.28 has."""
+    folder = tmp_path / "their_ops"
+    new_op(folder / "scale_it", None, library)
+    how = ["--engine", "onnxruntime", "--engine", "torch", "--cuda", "", "--arch", "native", "--portable"]
+    done = run(tmp_path, ["-m", "opgate", "build", str(folder), *how])
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path, ["-m", "opgate", "package", str(folder), "--output", str(tmp_path / "dist")])
+    assert done.returncode == 0 and done.stdout.startswith("wrote ") and "it needs glibc" not in done.stdout, done
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert wheel.name == f"their_ops-0.1.0-py3-none-manylinux_2_28_{platform.machine()}.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+        entries = json.loads(archive.read("their_ops/lib/manifest.json"))["libraries"]
+    assert {entry["glibc"] for entry in entries} == {"2.28"}
+    assert [entry["engine"] for entry in entries] == ["onnxruntime"] + ["torch"] * ("torch" not in built.left_out)
+    for entry in entries:
+        file = tmp_path / "site" / "their_ops" / "lib" / entry["file"]
+        symbols = subprocess.run(["objdump", "-T", str(file)], capture_output=True, text=True, check=True).stdout
+        versions = set(re.findall(r"GLIBC_([\d.]+)", symbols))
+        assert versions and max(tuple(map(int, version.split("."))) for version in versions) <= (2, 28)
+        assert not re.search(r"GLIBCXX|CXXABI", symbols)
+    check_in_onnxruntime(tmp_path / "site", "0.1.0")
+    if len(entries) > 1:
+        check_in_torch(tmp_path / "site")
+
+
 OTHER = {"x86_64": "aarch64", "aarch64": "x86_64"}[platform.machine()]
 
 
@@ -330,14 +366,14 @@ def test_the_libraries_of_another_architecture(library, tmp_path):
         pytest.skip(f"{OTHER}-linux-gnu-g++ is not installed")
     folder = tmp_path / "far_ops"
     new_op(folder / "scale_it", None, library)
-    how = ["--engine", "onnxruntime", "--cuda", "", "--arch", "", "--machine", OTHER]
+    how = ["--engine", "onnxruntime", "--cuda", "", "--arch", "", "--machine", OTHER, "--portable"]
     refused = run(tmp_path, ["-m", "opgate", "package", str(folder), "--machine", OTHER])
     assert f"far_ops/build/{OTHER} has no library: run opgate build" in " ".join(refused.stderr.split())
     done = run(tmp_path, ["-m", "opgate", "build", str(folder), *how])
     assert done.returncode == 0, done.stdout + done.stderr
     done = run(tmp_path, ["-m", "opgate", "package", str(folder), "--machine", OTHER, "--output", str(tmp_path)])
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob(f"far_ops-0.1.0-py3-none-manylinux_*_{OTHER}.whl")
+    (wheel,) = tmp_path.glob(f"far_ops-0.1.0-py3-none-manylinux_2_28_{OTHER}.whl")
     with zipfile.ZipFile(wheel) as archive:
         (entry,) = json.loads(archive.read("far_ops/lib/manifest.json"))["libraries"]
         data = archive.read("far_ops/lib/libfar_ops_onnxruntime.so")

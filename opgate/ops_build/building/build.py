@@ -17,6 +17,7 @@ from pathlib import Path
 
 from opgate import cpu, folders
 from opgate.folders import locked
+from opgate.ops_build.building import old_glibc
 from opgate.ops_build.building.manifest import MANIFEST, compiler_of, listed_libraries, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import (
@@ -175,7 +176,8 @@ def _build(
     paths = {library.name: options.target(library.name) for library in libraries}
     for name, path in paths.items():
         has_kernels = "cpu" in next(library.devices for library in libraries if library.name == name)
-        _replace(work / compiled.target(name).name, path, embedded if has_kernels else b"")
+        made = work / compiled.target(name).name
+        _replace(_for_older(made, options) if options.portable else made, path, embedded if has_kernels else b"")
     for entry in listed_libraries(options):  # an earlier build left libraries of these engines that may be out of date
         path = options.output / entry["file"]
         if entry["engine"] in options.engines and path not in paths.values():
@@ -333,6 +335,15 @@ def _compile(work: Path, log: Log, *arguments: str) -> None:
     for line in lines:
         if "warning" in line:
             log(line)
+
+
+def _for_older(built: Path, options: BuildOptions) -> Path:
+    """Returns a copy of a built library that runs with an older C library. Raises BuildError."""
+    copy = built.parent / "portable" / built.name
+    copy.parent.mkdir(exist_ok=True)
+    shutil.copyfile(built, copy)
+    old_glibc.lower(copy, compiler=compiler_for(options.machine) if options.is_cross else "gcc")
+    return copy
 
 
 def _replace(built: Path, library: Path, embedded: bytes) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from opgate.ops_build.building.old_glibc import OLDEST
 from opgate.ops_build.building.options import ROOMS, BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Library, Toolchain
 from opgate.ops_build.op_folder import SOURCE_SUFFIXES
@@ -58,6 +59,7 @@ def write_manifest(
                 "compiler": compiler,
                 "flags": options.instruction_sets[0],
                 "cpu_levels": list(options.instruction_sets[1]),
+                **({"glibc": ".".join(map(str, OLDEST))} if options.portable else {}),
                 "ops": [_manifest_op(op, library.devices) for op in ops],
                 **library.details,
             }

@@ -42,8 +42,8 @@ class BuildOptions:
     of nvcc; OPGATE_CUDA_FLAGS in the environment is its default. If `strict` is set, a compiler's warning is an error;
     OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA
     kernel, so that it needs none of their dependencies. If `portable` is set, the libraries have the compiler's own
-    libraries inside, and run where these are older. `machine` is the architecture that the libraries are for, as
-    `platform.machine` names it, see `for_machine`.
+    libraries inside, and run with an older C library too (old_glibc.py). `machine` is the architecture that the
+    libraries are for, as `platform.machine` names it, see `for_machine`.
     """
 
     output: Path = DEFAULT_OUTPUT

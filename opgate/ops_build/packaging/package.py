@@ -15,7 +15,7 @@ from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, newer
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.packaging.provenance import provenance
-from opgate.ops_build.packaging.wheel import platform_tag
+from opgate.ops_build.packaging.wheel import glibc, platform_tag
 from opgate.ops_build.python_ops.op_file import FILE
 from opgate.signed_manifests import SIGNATURE, sign
 
@@ -38,7 +38,7 @@ def package(options: BuildOptions, version: str, output: Path, key: Path | None 
     files = dict(_files(options, version))
     if key is not None:
         files[f"{options.domain}/lib/{SIGNATURE}"] = sign(files[f"{options.domain}/lib/{MANIFEST}"], key)
-    name, tag = options.domain, f"py3-none-{platform_tag(machine=options.machine)}"
+    name, tag = options.domain, f"py3-none-{platform_tag(needed_glibc(options), options.machine)}"
     info = f"{name}-{version}.dist-info"
     files[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: Custom operators: "
@@ -53,6 +53,13 @@ def package(options: BuildOptions, version: str, output: Path, key: Path | None 
         for path, content in files.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
     return wheel
+
+
+def needed_glibc(options: BuildOptions) -> tuple[int, ...]:
+    """Returns the version of the C library that what `opgate build` has built needs, as far as is known: that of this
+    machine, or that of `opgate build --portable`. Raises BuildError."""
+    stated = [str(entry.get("glibc", "")) for entry in listed_libraries(options)]
+    return max(tuple(map(int, version.split("."))) for version in stated) if stated and all(stated) else glibc()
 
 
 def _ops(options: BuildOptions) -> list[str]:

