@@ -96,7 +96,7 @@ check: $(VENV)/.test
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix-only --exit-zero .
 	$(BIN)/ruff format .
-	git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format -i
+	git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format -i
 
 console:
 	cd console && npm ci --no-audit --no-fund && npm run check && npm run build

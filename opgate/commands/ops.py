@@ -109,19 +109,19 @@ def _build_options(
     return replace(options, cuda=cuda)
 
 
-def _build_log(verbose: bool, quiet: bool = False) -> Callable[[str], None]:
+def _build_log(verbose: bool, quiet: bool = False, err: bool = False) -> Callable[[str], None]:
     """Returns what prints the lines of a build: those of the compiler as progress, unless `verbose`; `quiet` leaves out
-    the others."""
+    the others. It prints to stderr if `err` is set."""
     from opgate.ops_build.building.progress import CompilerProgress
 
-    progress = CompilerProgress(typer.get_text_stream("stdout").isatty())
+    progress = CompilerProgress(typer.get_text_stream("stderr" if err else "stdout").isatty())
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
             if verbose or not quiet:
-                typer.echo(line)
+                typer.echo(line, err=err)
         elif said := progress.line(line):
-            typer.echo(said, nl=not progress.terminal)
+            typer.echo(said, nl=not progress.terminal, err=err)
 
     return log
 
@@ -231,10 +231,7 @@ def verify(
     from opgate.ops_build.verification.sources import OneLibrary, adapters_of, callers_of
     from opgate.ops_build.verification.supervision import supervised
 
-    def log(line: str) -> None:
-        if not line.startswith("["):
-            typer.echo(line, err=True)
-
+    log = _build_log(verbose=False, err=True)
     try:
         options = _options(folder, domain)
         sources: list[EngineSource]
@@ -247,7 +244,7 @@ def verify(
         if emulate_cuda or not library:
             table = with_cuda_kernels(table, options)
         sources += sanitized(options, log) if sanitize else []
-        sources += emulated(options, log) if emulate_cuda else []
+        sources += emulated(options, log, [op for op in table if op.name in (names or [])]) if emulate_cuda else []
         sources += [] if library else interpreted(options)
         with supervised(sources, time_limit=timeout) as engines:
             cells = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
@@ -278,7 +275,7 @@ def new(
     import shlex
 
     from opgate.ops_build.building.options import BuildOptions
-    from opgate.ops_build.scaffold import new_op
+    from opgate.ops_build.scaffold import OWN_OPS, new_op
 
     try:
         paths = new_op(folder, signature, BuildOptions().library(), python=python)
@@ -287,7 +284,10 @@ def new(
     for path in paths:
         typer.echo(f"wrote {folder / path.name}")
     ops = shlex.quote(str(folder.parent))
-    typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
+    if folder.resolve().parent == OWN_OPS:
+        typer.echo("next: opgate build, and opgate verify with the op's name; CONTRIBUTING.md says where it is listed")
+    else:
+        typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
 
 
 def adopt(

@@ -15,11 +15,14 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.op_table import Attribute, Expr, Input, Op, Output, parse_signature, snake_case
 from opgate.ops_build.python_ops.op_file import FILE
 from opgate.ops_build.signature_walk import DIVISIONS, OPERATIONS
 
+#: The folder of opgate's own ops.
+OWN_OPS = SOURCE / "ops"
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _CPP_TYPES = {
     "f16": "opgate::f16",
@@ -93,6 +96,8 @@ def op_in(folder: Path, signature: str, library: Path) -> Op:
 def written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Writes files by their names, and returns them. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
+    if folder.parent == OWN_OPS:
+        texts = {**texts, "__init__.py": ""}  # they are a package of Python
     paths = [folder / name for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text)

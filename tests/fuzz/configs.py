@@ -38,11 +38,11 @@ HINTS = {
     "parameters.key": st.sampled_from([
         "intra_op_thread_count", "execution_mode", "row_status_output", "row_status_messages", "predict_count_output",
         "predict_fields", "predict_picture_model", "predict_media_types", "predict_text_output", "gateway_backend", "golden_tolerance", "max_latency_ms",
-        "pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets", "session.x", "enable_mem_arena", "note",
+        "pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "length_buckets", "residency", "share", "session.x", "enable_mem_arena", "note",
     ]),
     "string_value": st.sampled_from([
         "1", "0", "y", "x", "x:y", "0.5", "x=y", "1,2,3", "x:0:1,2", "{}", "[1]", '{"x": [1]}', "nan", "inf", "1e999", ",", ":", "=",
-        "image/png", "triton", "x:1", "x[1]", "4,8", "x:0=4",
+        "image/png", "triton", "on_demand", "x:1", "x[1]", "4,8", "x:0=4",
     ]),
     "model_name": st.sampled_from(["double", "scratch", "none"]),
     "input_map.key": st.just("x"), "input_map.value": st.sampled_from(["x", "mid"]),

@@ -234,7 +234,7 @@ def test_without_a_fault_all_is_green(sources: Path) -> None:
 
 
 @SLOW
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.op}: {fault.name}")
 def test_a_fault_turns_verify_red(sources: Path, fault: Fault) -> None:
     with fault.written_into(sources):
         finished = verify(sources, fault.op)

@@ -132,6 +132,12 @@ def test_the_python_files_are_typed_and_formatted(folder):
         assert not found.returncode, found.stdout
 
 
+def test_an_op_of_the_table_is_in_its_package(library, tmp_path, monkeypatch):
+    monkeypatch.setattr("opgate.ops_build.scaffold.OWN_OPS", tmp_path / "ops")
+    assert tmp_path / "ops" / "scale_it" / "__init__.py" in new_op(tmp_path / "ops" / "scale_it", None, library)
+    assert "__init__.py" not in [path.name for path in new_op(tmp_path / "my_ops" / "scale_it", None, library)]
+
+
 def test_the_command_says_what_it_wrote_and_what_comes_next(library, tmp_path):
     done = command("my_ops/scale_it", folder=tmp_path)
     assert done.returncode == 0, done.stderr

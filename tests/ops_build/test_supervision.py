@@ -322,6 +322,24 @@ def test_emulated_cuda_kernels(tmp_path: Path) -> None:
                 engine.run(wrong, one, {})
 
 
+def test_kernels_of_chosen_ops_on_emulated_threads(tmp_path: Path) -> None:
+    """Nothing else is compiled, and the log says how far it is."""
+    cuda_op(tmp_path, "right")
+    cuda_op(tmp_path, "broken", " + }")
+    options = replace(out_of_tree(tmp_path, domain="own"), engines=("onnxruntime",), cuda="", batch=1)
+    broken, right = with_cuda_kernels(read_table(build(options, silent).libraries["onnxruntime"]), options)
+    lines: list[str] = []
+    with supervised(emulated(options, lines.append, [right])) as engines:
+        result = next(iter(engines)).run(right, Case("", {"x": np.arange(300, dtype=np.float32)}), {})
+    np.testing.assert_array_equal(result["y"], np.arange(300) * 2)
+    assert any(line.startswith("[") for line in lines)
+    with pytest.raises(BuildError, match=r"broken\.cu"):
+        emulated(options, silent, [broken])
+    (tmp_path / "right" / "right.cu").unlink()
+    with pytest.raises(BuildError, match=r"no op in .*right has a CUDA kernel"):
+        emulated(options, silent, [right])
+
+
 def test_a_forgotten_cuda_kernel_is_an_error(tmp_path: Path) -> None:
     cuda_op(tmp_path, "silent", registration="// OPGATE_CUDA_KERNEL({tag}, Cuda)")
     options = replace(out_of_tree(tmp_path, domain="own"), engines=("onnxruntime",), cuda="")

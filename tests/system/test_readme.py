@@ -158,6 +158,20 @@ def test_the_table_and_the_matrix(library: Path) -> None:
     assert " 0 failed" in run(f"{verify}{of(library)} MyAdd LeakyRelu")
 
 
+def check_cosines(library: Path) -> None:
+    """Runs the op over rows of docs/signatures.md."""
+    node = helper.make_node("CosineSimilarity", ["a", "b"], ["y"], domain=library.parents[1].name)
+    a, b = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "ab")
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    opsets = [helper.make_opsetid(library.parents[1].name, 1)]
+    model = helper.make_model(helper.make_graph([node], "rows", [a, b], [y]), opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values = {"a": np.array([[1, 0], [3, 4]], "f"), "b": np.array([[1, 1], [-6, -8]], "f")}
+    np.testing.assert_allclose(session.run(None, values)[0], [0.5**0.5, -1], rtol=1e-6)
+
+
 def test_an_op_of_ones_own(tmp_path: Path) -> None:
     (source,) = [block for block in blocks("python") if "opgate.op(" in block]
     (header,) = re.findall(r"```cpp\n(// clamp_add/.*?)```", SIGNATURES, re.DOTALL)
@@ -171,7 +185,12 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     on_both = tmp_path / "on_both" / "clamp_add"
     on_both.mkdir(parents=True)
     (on_both / header.splitlines()[0].removeprefix("// clamp_add/")).write_text(header)
+    (rows,) = re.findall(r"```cpp\n(// cosine_similarity/.*?)```", SIGNATURES, re.DOTALL)
+    of_rows = on_both.parent / rows.splitlines()[0].removeprefix("// ")
+    of_rows.parent.mkdir()
+    of_rows.write_text(rows)
     log = run(f".venv/bin/opgate build {on_both.parent}{ENGINE}")
+    check_cosines(on_both.parent / "build" / "libon_both_onnxruntime.so")
     if "left out cuda" not in log:
         assert "cpu cuda" in run(f".venv/bin/opgate ops --folder {on_both.parent}")
 

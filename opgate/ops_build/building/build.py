@@ -144,7 +144,7 @@ def build_runner(options: BuildOptions, log: Log) -> Path:
     with locked(options.output):
         if not options.engines:
             _configure(options, None, {}, options.output / "cmake")
-        _compile(options.output / "cmake", log, "--target", RUNNER)
+        compile_configured(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
 
 
@@ -249,7 +249,7 @@ def _compiled(
     without ops, if they are there."""
     work = options.output / "cmake"
     _configure(options, cuda, toolchains, work, host)
-    _compile(work, log)
+    compile_configured(work, log)
     return work
 
 
@@ -318,7 +318,7 @@ def _configure(
         raise BuildError(f"cmake could not configure the build:\n{finished.stdout}{finished.stderr}")
 
 
-def _compile(work: Path, log: Log, *arguments: str) -> None:
+def compile_configured(work: Path, log: Log, *arguments: str) -> None:
     """Runs the configured build and logs its progress. Raises BuildError with the last lines if it fails."""
     command = ["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *arguments]
     with subprocess.Popen(

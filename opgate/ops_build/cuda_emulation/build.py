@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from opgate.ops_build.building.build import write_sources
+from opgate.ops_build.building.build import compile_configured, write_sources
 from opgate.ops_build.building.options import ROOMS, SOURCE, BuildError
-from opgate.ops_build.building.toolchain import compiler_environment
+from opgate.ops_build.building.toolchain import Log, compiler_environment
 from opgate.ops_build.op_folder import op_folders
 
 HERE = Path(__file__).parent
@@ -96,6 +96,7 @@ def build(
     tvm: Path | str = "",
     batch: int = 1,
     kernels: Collection[str] = (),
+    log: Log = lambda line: None,
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
@@ -103,8 +104,8 @@ def build(
     `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
     the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
     `tvm` is a source that plays TVM-FFI: with it the program has its functions. `batch` kernels are compiled together.
-    With `kernels` the program has the kernels of these ops only. Raises BuildError with the compiler's messages if the
-    build fails.
+    With `kernels` the program has the kernels of these ops only. `log` gets the lines of the build tool. Raises
+    BuildError with the compiler's messages if the build fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
@@ -125,10 +126,9 @@ def build(
         f"-DBATCH={batch}",
         *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]
-    for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):
-        finished = subprocess.run(command, capture_output=True, text=True, env=compiler_environment(folder / "cmake"))
-        if finished.returncode:
-            raise BuildError(
-                f"the kernels don't compile for the emulation:\n{(finished.stdout + finished.stderr)[-8000:]}"
-            )
+    environment = compiler_environment(folder / "cmake")
+    finished = subprocess.run(configure, capture_output=True, text=True, env=environment)
+    if finished.returncode:
+        raise BuildError(f"cmake could not configure the emulation:\n{finished.stdout}{finished.stderr}")
+    compile_configured(folder / "cmake", lambda line: log(line) if line.startswith("[") else None)
     return folder / "cmake" / "opgate_runner"

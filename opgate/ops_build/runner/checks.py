@@ -100,15 +100,18 @@ def _missing_runtime(sanitize: str) -> str | None:
     return None
 
 
-def emulated(options: BuildOptions, log: Log) -> list[EngineSource]:
-    """Builds the CUDA kernels for the CPU, with the address and undefined-behaviour sanitizers, and returns the
-    programs: one runs the threads of a block in order, the other in an order that changes, on tensors that are not
-    aligned. Raises BuildError."""
-    if not any(folder.has_cuda_kernel for ops in options.ops for folder in op_folders(ops)):
-        raise BuildError(f"no op in {', '.join(map(str, options.ops))} has a CUDA kernel, a .cu file")
-    log("compiling the CUDA kernels for emulated threads")
+def emulated(options: BuildOptions, log: Log, only: Sequence[Op] = ()) -> list[EngineSource]:
+    """Builds the CUDA kernels for the CPU, all or those of `only`, with the address and undefined-behaviour sanitizers,
+    and returns the programs: one runs the threads of a block in order, the other in an order that changes, on tensors
+    that are not aligned. Raises BuildError."""
     (ops,) = options.ops
-    program = build_emulated(options.output / "emulated", ops=ops, domain=options.domain)
+    folders = [folder_of(op, options.ops) for op in only] or op_folders(ops)
+    if not any(folder.has_cuda_kernel for folder in folders):
+        raise BuildError(f"no op in {', '.join(str(f.path) for f in folders) if only else ops} has a CUDA kernel")
+    log("compiling the CUDA kernels for emulated threads")
+    output = options.output / ("emulated_some" if only else "emulated")
+    kernels = {folder.path.name for folder in folders} if only else ()
+    program = build_emulated(output, ops=ops, domain=options.domain, kernels=kernels, log=log)
     return [
         Program("emulated", "cuda", program, (), {"EMULATION_SEED": "0"}),
         Program("emulated, shuffled", "cuda", program, ("--unaligned", "--padded"), {"EMULATION_SEED": "7"}),
