@@ -9,7 +9,7 @@ from pathlib import Path
 _FILES = {
     "ops": "ops/|ops_build/test_(notebook|python_ops|scaffold|tvm_ffi)",
     "kernels": "ops_build/test_(bounded|c_kernels|core|cpu_levels|cuda|gpu|loops|numpy_kernels|old_glibc|rounded_boxes|"
-    "rows|sanitizers|sass|tensorrt_emulation)",
+    "rows|sanitizers|sass|tensorrt_emulation|triton_kernels)",
     "engines": "ops_build/test_.*(adapter|decompose|host|numpy_functions|torch)",
     "models": "attach/|models/|ops_build/test_(export|import|run)|"
     "system/test_(digit_detector|every_model|plan|starting_points|tune)",

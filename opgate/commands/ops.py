@@ -227,7 +227,7 @@ def verify(
     from opgate.ops_build.op_table import read_table
     from opgate.ops_build.packaging.provenance import record
     from opgate.ops_build.runner.checks import emulated, interpreted, sanitized, with_cuda_kernels
-    from opgate.ops_build.verification.report import is_green, verify_and_print
+    from opgate.ops_build.verification.report import is_green, ops_named, verify_and_print
     from opgate.ops_build.verification.sources import OneLibrary, adapters_of, callers_of
     from opgate.ops_build.verification.supervision import supervised
 
@@ -243,8 +243,9 @@ def verify(
             table, sources = built_table(options), [*adapters_of(options), *callers_of(options)]
         if emulate_cuda or not library:
             table = with_cuda_kernels(table, options)
+        chosen = ops_named(table, names or [])
         sources += sanitized(options, log) if sanitize else []
-        sources += emulated(options, log, [op for op in table if op.name in (names or [])]) if emulate_cuda else []
+        sources += emulated(options, log, chosen if names else ()) if emulate_cuda else []
         sources += [] if library else interpreted(options)
         with supervised(sources, time_limit=timeout) as engines:
             cells = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
@@ -285,7 +286,9 @@ def new(
         typer.echo(f"wrote {folder / path.name}")
     ops = shlex.quote(str(folder.parent))
     if folder.resolve().parent == OWN_OPS:
-        typer.echo("next: opgate build, and opgate verify with the op's name; CONTRIBUTING.md says where it is listed")
+        typer.echo(
+            "next: opgate build, and opgate verify with the op's name; CONTRIBUTING.md has the lists that name it"
+        )
     else:
         typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
 

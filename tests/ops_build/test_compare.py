@@ -14,12 +14,13 @@ from opgate.ops_build.packaging.compare import compare
 OLD = "<T: f32|f64> Op(x: T[n,c], mask?: bool[n]; k: int=5, mode: {sum|mean}=sum) -> (y: T[n,k])"
 
 
-def version(folder, signature, since=1, engines=("onnxruntime",), flags="", name="Op"):
+def version(folder, signature, since=1, engines=("onnxruntime",), flags="", name="Op", glibc=""):
     """Writes the manifest of a version whose library has one op, and returns its folder."""
     folder.mkdir()
     op = {"name": name, "since_version": since, "signature": signature, "dtypes": [], "devices": ["cpu"]}
     libraries = [
         {"file": f"libmine_{engine}.so", "engine": engine, "domain": "mine", "flags": flags, "ops": [op]}
+        | ({"glibc": glibc} if glibc else {})
         for engine in engines
     ]
     (folder / "manifest.json").write_text(json.dumps({"format": 1, "libraries": libraries}))
@@ -111,6 +112,15 @@ def test_a_number_is_no_name(compared, old, new):
 def test_a_lower_level_of_processors_breaks_nothing(compared):
     found = compared(OLD, before={"flags": "-march=x86-64-v4"}, flags="-march=x86-64-v3")
     assert found == ([], ["libmine_onnxruntime.so: compiled for -march=x86-64-v3, it was for -march=x86-64-v4"])
+
+
+@pytest.mark.parametrize("becomes_newer", [True, False])
+def test_the_c_library_that_a_library_needs(compared, becomes_newer):
+    before, after = ({"glibc": "2.28"}, {}) if becomes_newer else ({}, {"glibc": "2.28"})
+    breaks, adds = compared(OLD, before=before, **after)
+    now, was = ["for the glibc of its build", "for glibc 2.28 and later"][:: 1 if becomes_newer else -1]
+    assert (breaks, adds)[not becomes_newer] == [f"libmine_onnxruntime.so: {now}, it was {was}"]
+    assert (breaks, adds)[becomes_newer] == []
 
 
 def test_ops_that_come_and_go(compared):

@@ -28,7 +28,7 @@ LEVELS = ("baseline", *(re.split("[=+]", level.flag)[1] for level in cpu.levels(
 LOWEST, OPENBLAS, HIGHER = {
     "x86_64": ("Nehalem", "Nehalem", "vpxor %ymm0, %ymm0, %ymm0"),
     "aarch64": ("cortex-a53", "CORTEXA53", ".arch armv8.2-a+dotprod; udot v0.4s, v1.16b, v2.16b"),
-}[platform.machine()]
+}.get(platform.machine(), ("", "", ""))
 #: Elementwise ops, and one that sorts by functions of the C++ library. `make test-all` takes all ops.
 OPS = ("leaky_relu", "mish", "my_add", "multi_class_nms")
 

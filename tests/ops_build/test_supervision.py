@@ -336,7 +336,7 @@ def test_kernels_of_chosen_ops_on_emulated_threads(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"broken\.cu"):
         emulated(options, silent, [broken])
     (tmp_path / "right" / "right.cu").unlink()
-    with pytest.raises(BuildError, match=r"no op in .*right has a CUDA kernel"):
+    with pytest.raises(BuildError, match="Right has no CUDA kernel"):
         emulated(options, silent, [right])
 
 

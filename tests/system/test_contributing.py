@@ -60,6 +60,7 @@ def test_targets_and_parts_of_make_are_there(page: Path) -> None:
 def test_the_page_of_tests_has_every_part() -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(PARTS)
+    assert set(re.search(r"PART=([\w|]+) runs a part", (ROOT / "Makefile").read_text())[1].split("|")) == set(PARTS)
 
 
 def test_the_op_builds_and_verifies(tmp_path: Path) -> None:

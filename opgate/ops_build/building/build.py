@@ -7,6 +7,7 @@ its toolchain.py says which libraries those are and what they need, or raises Le
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shlex
 import shutil
@@ -18,7 +19,13 @@ from pathlib import Path
 from opgate import cpu, folders
 from opgate.folders import locked
 from opgate.ops_build.building import old_glibc
-from opgate.ops_build.building.manifest import MANIFEST, compiler_of, listed_libraries, write_manifest
+from opgate.ops_build.building.manifest import (
+    MANIFEST,
+    compiler_of,
+    cxx_compiler,
+    listed_libraries,
+    write_manifest,
+)
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import (
     Cuda,
@@ -56,6 +63,10 @@ def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
     BuildError."""
     left_out: dict[str, str] = {}
+    if options.portable:
+        if options.sanitize:
+            raise BuildError("a sanitizer's library is this machine's: leave out --portable or --sanitize")
+        old_glibc.check_tools()
     if options.is_cross:
         compiler_for(options.machine)
         why = f"its library is built on a machine of {options.machine}"
@@ -174,10 +185,12 @@ def _build(
         log(f"{names} is in Python: nothing of it is compiled")
     libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]
     paths = {library.name: options.target(library.name) for library in libraries}
+    made = {name: work / compiled.target(name).name for name in paths}
+    if options.portable:
+        made = {name: _for_older(file, options.output, cxx_compiler(work)) for name, file in made.items()}
     for name, path in paths.items():
         has_kernels = "cpu" in next(library.devices for library in libraries if library.name == name)
-        made = work / compiled.target(name).name
-        _replace(_for_older(made, options) if options.portable else made, path, embedded if has_kernels else b"")
+        _replace(made[name], path, embedded if has_kernels else b"")
     for entry in listed_libraries(options):  # an earlier build left libraries of these engines that may be out of date
         path = options.output / entry["file"]
         if entry["engine"] in options.engines and path not in paths.values():
@@ -235,6 +248,11 @@ def _from_wheel(options: BuildOptions, shipped: Path, log: Log) -> Build:
     for name, reason in left_out.items():
         log(f"left out {name}: {reason}")
     made = Toolchain("the wheel", {}, (Library("onnxruntime", ("cpu",)),))
+    stated = json.loads(shipped.with_name(MANIFEST).read_text())["libraries"]
+    portable = all("glibc" in entry for entry in stated)
+    if options.portable and not portable:
+        raise BuildError("the library in opgate's wheel needs a newer glibc: build on a machine with a compiler")
+    options = replace(options, portable=portable)
     with locked(options.output):
         _replace(shipped, options.target(), _embedded(options))
         write_manifest(options, "the compiler of opgate's wheel", {"onnxruntime": made}, left_out)
@@ -337,12 +355,13 @@ def compile_configured(work: Path, log: Log, *arguments: str) -> None:
             log(line)
 
 
-def _for_older(built: Path, options: BuildOptions) -> Path:
-    """Returns a copy of a built library that runs with an older C library. Raises BuildError."""
-    copy = built.parent / "portable" / built.name
+def _for_older(built: Path, output: Path, compiler: str) -> Path:
+    """Returns a copy of a built library, in a folder of `output`, that runs with an older C library. Raises
+    BuildError."""
+    copy = output / "portable" / built.name
     copy.parent.mkdir(exist_ok=True)
     shutil.copyfile(built, copy)
-    old_glibc.lower(copy, compiler=compiler_for(options.machine) if options.is_cross else "gcc")
+    old_glibc.lower(copy, compiler=compiler)
     return copy
 
 

@@ -99,8 +99,14 @@ def _manifest_op(op: Op, devices: Sequence[str]) -> dict[str, Any]:
 
 def compiler_of(work: Path) -> str:
     """Returns the version of the compiler of a configured build. Raises BuildError."""
-    compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    return subprocess.run(
+        [cxx_compiler(work), "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+
+
+def cxx_compiler(work: Path) -> str:
+    """Returns the path of the C++ compiler of a configured build. Raises BuildError."""
+    return _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
 
 
 def _cached_in_cmake(work: Path, name: str) -> str:

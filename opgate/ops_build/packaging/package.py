@@ -12,10 +12,11 @@ from pathlib import Path
 from string import Template
 
 from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, newer_sources, sha256
+from opgate.ops_build.building.old_glibc import glibc
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.packaging.provenance import provenance
-from opgate.ops_build.packaging.wheel import glibc, platform_tag
+from opgate.ops_build.packaging.wheel import platform_tag
 from opgate.ops_build.python_ops.op_file import FILE
 from opgate.signed_manifests import SIGNATURE, sign
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.build import build, build_without_ops
 from opgate.ops_build.building.manifest import MANIFEST, sha256
-from opgate.ops_build.building.old_glibc import HELPER, OLDEST, SOURCE, compile_helper, lower, patchelf
+from opgate.ops_build.building.old_glibc import HELPER, OLDEST, SOURCE, compile_helper, glibc, lower, patchelf
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log, toolchain_folder
 
@@ -30,14 +30,6 @@ OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
 _NEWEST = (2, 36)
 #: The time of all files in the wheel, in seconds, as hatchling has it. SOURCE_DATE_EPOCH states another one.
 _TIME = "1580601600"
-
-
-def glibc() -> tuple[int, ...]:
-    """Returns the version of this machine's C library. Raises BuildError if it is not glibc."""
-    name, version = platform.libc_ver()
-    if name != "glibc":
-        raise BuildError(f"a wheel needs a Linux with glibc, got {name or platform.system()}")
-    return tuple(map(int, version.split(".")))
 
 
 def platform_tag(version: tuple[int, ...] | None = None, machine: str = "") -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opgate.folders import locked
 from opgate.ops_build.building.build import build_runner
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log
@@ -107,11 +108,12 @@ def emulated(options: BuildOptions, log: Log, only: Sequence[Op] = ()) -> list[E
     (ops,) = options.ops
     folders = [folder_of(op, options.ops) for op in only] or op_folders(ops)
     if not any(folder.has_cuda_kernel for folder in folders):
-        raise BuildError(f"no op in {', '.join(str(f.path) for f in folders) if only else ops} has a CUDA kernel")
+        raise BuildError(f"{' and '.join(op.name for op in only) or f'{ops}'} has no CUDA kernel")
     log("compiling the CUDA kernels for emulated threads")
-    output = options.output / ("emulated_some" if only else "emulated")
-    kernels = {folder.path.name for folder in folders} if only else ()
-    program = build_emulated(output, ops=ops, domain=options.domain, kernels=kernels, log=log)
+    kernels = sorted({folder.path.name for folder in folders}) if only else []
+    output = options.output / "_".join(["emulated", *kernels])[:200]
+    with locked(output):
+        program = build_emulated(output, ops=ops, domain=options.domain, kernels=kernels, log=log)
     return [
         Program("emulated", "cuda", program, (), {"EMULATION_SEED": "0"}),
         Program("emulated, shuffled", "cuda", program, ("--unaligned", "--padded"), {"EMULATION_SEED": "7"}),

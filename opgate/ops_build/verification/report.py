@@ -20,6 +20,13 @@ from opgate.ops_build.verification.verify import Cell, verify
 SHOWN = 5
 
 
+def ops_named(ops: Sequence[Op], names: Sequence[str]) -> list[Op]:
+    """Returns the ops with the names, all of them without names. Raises ValueError for a name that no op has."""
+    if unknown := set(names) - {op.name for op in ops}:
+        raise ValueError(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
+    return [op for op in ops if not names or op.name in names]
+
+
 def verify_and_print(
     ops: Sequence[Op],
     folder: Path,
@@ -32,17 +39,13 @@ def verify_and_print(
 
     `names` limits the ops; without names all ops are verified. With `dtypes`, an op runs only with the choices of
     dtypes that have one of them, if it has such choices. `folder` holds their op folders. On Ctrl-C it says which
-    case it was at.
+    case it was at. Raises ValueError for a name that no op has.
     """
     console = wide_console()
-    unknown = set(names) - {op.name for op in ops}
-    if unknown:
-        console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
-        return []
+    chosen = ops_named(ops, names)
     if wrong := set(dtypes) - DTYPES.keys():
         console.print(f"no such dtype: {', '.join(sorted(wrong))}; there are {', '.join(DTYPES)}")
         return []
-    chosen = [op for op in ops if not names or op.name in names]
     at = ""
     with console.status("verifying") as status:
 
