@@ -76,8 +76,9 @@ def say(what: str) -> None:
 
 
 def runs(python: str) -> bool:
-    """Returns whether there is this Python. A shim of pyenv may be there without one."""
-    return shutil.which(python) is not None and subprocess.run([python, "-V"], capture_output=True).returncode == 0
+    """Returns whether there is this Python, with what makes environments. A shim of pyenv may be there without one."""
+    command = [python, "-c", "import ensurepip, venv"]
+    return shutil.which(python) is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
 def git(*arguments: str) -> str:
