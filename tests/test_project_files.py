@@ -139,6 +139,14 @@ def test_the_context_of_the_images_has_what_they_copy(release, tmp_path):
             release.check_context(tmp_path / "a")
 
 
+def test_a_python_that_makes_no_environment_is_not_tried(release, tmp_path):
+    lacking = tmp_path / "python3.99"
+    lacking.write_text(f'#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    lacking.chmod(0o755)
+    assert release.runs(sys.executable)
+    assert not release.runs(str(lacking)) and not release.runs(str(tmp_path / "none"))
+
+
 def test_the_notes_of_a_release_are_those_of_its_version(release):
     changelog = (
         "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 (2026-01-01)\n\n- two\n- three\n\n## 0.1.0\n\n- one\n"
