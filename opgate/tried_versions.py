@@ -11,7 +11,7 @@ TRIED: Mapping[str, tuple[str, str]] = {
     "onnxruntime": ("1.17", "1.32"),
     "onnxruntime-gpu": ("1.17", "1.32"),
     "torch": ("2.10", "2.15"),
-    "jax": ("0.6", "0.10"),
+    "jax": ("0.6", "0.12"),
     "openvino": ("2025.0", "2026.4"),
     "ai-edge-litert": ("1.1", "2.3"),
 }
