@@ -69,7 +69,7 @@ test-all: $(VENV)/.test build/toolchain/.headers
 	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --processes $(PROCESSES) --part="$(PART)" $(ARGS)
 
 .said-test:
-	@echo "All tests take about 20 minutes on 2 cores, packages included, and a part two to five when the packages and ops are built."
+	@echo "All tests take about 25 minutes on 2 cores, packages included, and a part one to three when what they need is built."
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.

@@ -13,13 +13,13 @@ _FILES = {
     "engines": "ops_build/test_.*(adapter|decompose|host|numpy_functions|torch)",
     "models": "attach/|models/|ops_build/test_(export|import|run)|"
     "system/test_(digit_detector|every_model|plan|starting_points|tune)",
-    "build": "ops_build/|tests/test_style",
-    "capacity": "system/test_(bounded_cost|gateway_processes|held_bytes|memory|residency|shortages|soak|worker_trouble)",
+    "build": "ops_build/|system/test_doctor|tests/test_style",
+    "capacity": "system/test_(gateway_processes|memory|residency|shortages|worker_trouble)",
     "protocol": "fuzz/|rpc/|service/test_(bytes|classification|http|json_tensors|protobuf|python|shared_memory|wire)|"
-    "system/test_(bytes|classification|content_types|cuda_shared_memory|grpc|header_forwarding|hostile_http|http|leavers|"
+    "system/test_(bounded_cost|bytes|classification|content_types|cuda_shared_memory|grpc|header_forwarding|held_bytes|hostile_http|http|leavers|"
     "limits|openapi|python|repeated_heads|shared_memory|streaming|tritonclient|written_repositories)",
-    "operations": "console/|deploy/|system/test_(console|doctor|load|object_stores|operations|perf_analyzer|stack|triton)",
-    "release": "system/test_(contributing|readme|wheel)|tests/test_",
+    "operations": "console/|deploy/|system/test_(console|load|object_stores|operations|perf_analyzer|stack|triton)",
+    "release": "system/test_(contributing|readme|soak|wheel)|tests/test_",
     "gateway": "",
 }
 PARTS = tuple(_FILES)
