@@ -16,8 +16,9 @@ _FILES = {
     "build": "ops_build/|system/test_doctor|tests/test_style",
     "capacity": "system/test_(gateway_processes|memory|residency|shortages|worker_trouble)",
     "protocol": "fuzz/|rpc/|service/test_(bytes|classification|http|json_tensors|protobuf|python|shared_memory|wire)|"
-    "system/test_(bounded_cost|bytes|classification|content_types|cuda_shared_memory|grpc|header_forwarding|held_bytes|hostile_http|http|leavers|"
-    "limits|openapi|python|repeated_heads|shared_memory|streaming|tritonclient|written_repositories)",
+    "system/test_(bounded_cost|bytes|classification|content_types|cuda_shared_memory|grpc|header_forwarding|held_bytes|"
+    "hostile_http|http|leavers|limits|openapi|python|repeated_heads|shared_memory|streaming|tritonclient|"
+    "written_repositories)",
     "operations": "console/|deploy/|system/test_(console|load|object_stores|operations|perf_analyzer|stack|triton)",
     "release": "system/test_(contributing|readme|soak|wheel)|tests/test_",
     "gateway": "",
